@@ -1,0 +1,1 @@
+"""The code that speaks to one kind of Place each. `base` is the contract."""

@@ -1,0 +1,53 @@
+"""Settings of the backends: what configuration becomes, frozen, before a backend sees it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from jupyter_gpu.schema.base import Schema
+
+# What a workload may see of the environment of the process that starts it. Everything else stays behind.
+PASSED_VARIABLES = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "XDG_*",
+    "LD_LIBRARY_PATH", "DYLD_*", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_*", "PYENV_*", "CUDA_HOME", "CUDA_PATH", "OMP_NUM_THREADS",
+    "IPYTHONDIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_PATH", "JPY_SESSION_NAME", "MPLBACKEND", "PYDEVD_*",
+)  # fmt: skip
+
+
+class LocalSettings(Schema):
+    """A place on this machine, for this account."""
+
+    backend: Literal["local"] = "local"
+    state_folder: Path | None = Field(None, description="Where everything is kept; <jupyter data>/gpu/<machine> when absent.")
+    emulated_gpus: int | None = Field(None, ge=0, le=1024, description="Devices that do not exist, to try things out; None: real ones.")
+    passed_variables: tuple[str, ...] = Field(PASSED_VARIABLES, description="Environment variables (glob patterns) that programs get.")
+    poll_s: float = Field(0.05, gt=0, le=10, description="How often the store is looked at for changes.")
+
+
+class Reach(StrEnum):
+    """How this process reaches the ports of a pod."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    PORT_FORWARD = "port-forward"
+
+
+class KubernetesSettings(Schema):
+    """A namespace of a cluster."""
+
+    backend: Literal["kubernetes"] = "kubernetes"
+    kubeconfig: Path | None = Field(None, description="KUBECONFIG or ~/.kube/config when absent; in a pod its service account.")
+    context: str | None = Field(None, description="The kubeconfig's current one when absent.")
+    namespace: str | None = Field(None, description="The context's when absent.")
+    reach: Reach = Field(Reach.AUTO, description="auto: straight to the pod's address where that answers, else by the API server.")
+    request_timeout_s: float = Field(30.0, gt=0, description="Longest one API call may take.")
+    client_lease_s: float = Field(15.0, ge=1, description="Seconds after which a client that died counts as gone.")
+    autoscaled: bool = Field(False, description="Nodes may be added: a request that no node of now could hold is not refused.")
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+
+
+PlaceSettings = Annotated[LocalSettings | KubernetesSettings, Field(discriminator="backend")]
