@@ -85,10 +85,12 @@ class Backend(ABC):
         - One that is not final, with other content: ConflictError.
         - One that is final: a new attempt (attempt + 1) with the new content and secrets; its story is kept.
 
-        ``secrets`` go into a Secret or a 0600 file and nowhere else. ``dry_run`` checks everything and writes nothing.
+        ``secrets`` go into a Secret or a 0600 file and nowhere else; those that the spec names must all be there. ``dry_run`` checks everything and writes nothing.
 
         Raises:
-            InvalidRequestError: it could never run here: no such interpreter, no image, a name the place refuses.
+            InvalidRequestError: it could never run here: no such interpreter or program (where that can be known), no image,
+                a secret that did not come, a name the place refuses.
+            UnsupportedError: this kind of place has no such ability, like several replicas.
             QuotaExceededError: more devices than the place has, or of a kind that it lacks.
             ConflictError: as above, or the id belongs to another owner.
             NotAllowedError, BackendUnavailableError: the place's own refusals.
@@ -108,11 +110,17 @@ class Backend(ABC):
 
     @abstractmethod
     def logs(
-        self, id: str, *, replica: int | None = None, attempt: int | None = None, since: datetime | None = None, follow: bool = False
+        self,
+        id: str,
+        *,
+        replica: int | None = None,
+        attempt: int | None = None,
+        since: datetime | None = None,
+        follow: bool = False,
     ) -> AsyncIterator[LogLine]:
         """Show what the replicas said: all of them, or one; of the newest attempt, or a given one.
 
-        With ``follow`` it waits for the start and ends after the last line of the end; without, it shows what there is. Lines
+        Lines of the moment ``since`` itself are shown. With ``follow`` it waits for the start and ends after the last line of the end; without, it shows what there is. Lines
         of one replica come in order. A line that starts with ``\\x1e`` and holds a JSON object is a report.
 
         Raises:
@@ -153,7 +161,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def tend(self, now: datetime) -> datetime | None:
-        """Do one Keeper step if the place's lock can be had, and return when to look again; None if nothing waits.
+        """Do one Keeper step if the place's lock can be had, and return when to look again; None if nothing is due later.
 
         It admits what fits, ends what must end (orphans, starts that took too long or can't heal), settles what died, and
         removes leftovers and stories older than their ttl.

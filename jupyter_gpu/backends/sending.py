@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib._bootstrap_external as bootstrap  # type: ignore[import-not-found]
-import importlib.util
 import io
+import py_compile
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,22 @@ def replica_zip(*, compiled: bool) -> tuple[str, bytes]:
     sources = {f"{_PACKAGE}/{path.name}": path.read_bytes() for path in Path(jupyter_gpu.replica.__path__[0]).glob("*.py")}
     files = {"__main__.py": _MAIN.encode(), **sources}
     if compiled:
-        for name, source in list(files.items()):
-            code = compile(source, name, "exec", dont_inherit=True)
-            hash_ = importlib.util.source_hash(source)
-            files[name + "c"] = bytes(bootstrap._code_to_hash_pyc(code, hash_, False))
+        files |= {f"{name}c": _byte_code(name, source) for name, source in files.items()}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(files):
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), files[name])
     content = buffer.getvalue()
     return f"replica-{hashlib.sha256(content).hexdigest()[:16]}.zip", content
+
+
+def _byte_code(name: str, source: bytes) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "source.py"
+        path.write_bytes(source)
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(path), f"{path}c", dfile=name, doraise=True, invalidation_mode=mode)
+        return Path(f"{path}c").read_bytes()
 
 
 def replica_specification(spec: WorkloadSpec, *, attempt: int, rank: int, **place: Any) -> dict[str, Any]:

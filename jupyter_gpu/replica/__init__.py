@@ -16,7 +16,7 @@ variables             environment variables; with ``clean`` they are the whole e
 clean *               whether the environment starts empty (a local place)
 cwd *                 where the program starts; it is made if it does not exist
 devices *             ids of its devices; absent: what the device plugin set (NVIDIA_VISIBLE_DEVICES...)
-visible_variable      the variable that makes devices visible, set to the ids joined by commas; JUPYTER_GPU_DEVICES too
+visible_variable      the variable that makes devices visible, set to the ids joined by commas, as JUPYTER_GPU_DEVICES is
 ports                 {name: number, or path of a Unix socket}; given to the program as JUPYTER_GPU_PORT_<NAME>
 loopback *            names of the ports that listen on 127.0.0.1 although they have numbers
 secrets *             folder with a file per secret, or a JSON file with all of them (a kernel's keys)
@@ -27,35 +27,41 @@ relaunch_within_s *   a kernel's: seconds its device is kept for a relaunch afte
 orphan_running_after_s *  a kernel's: seconds without a client until it ends as ``end.orphaned``
 folder *              a local place's: the attempt's folder, see below; in a pod absent
 zmq_path *            entries for sys.path where pyzmq is; absent: the interpreter's own site-packages
-after *               command to start, detached, when all is over (a local place's Keeper)
+after *               command to start, detached, when all is over (a local place's Keeper), and
+after_if *            only if this path exists then (the local place keeps it while something is QUEUED)
 ===================== ==========================================================================================
 
 A local place's **attempt folder** (0700, made by the backend) holds:
 
 - ``lock``: the backend opens it, takes ``flock(LOCK_EX)``, and hands the descriptor to the runner as file descriptor number
-  ``JUPYTER_GPU_LOCK_FD``. The runner keeps it for life and no child of it has it. So that lock alone tells whether the runner lives.
+  ``JUPYTER_GPU_LOCK_FD``. The runner keeps it for life and no child of it has it: it alone tells whether the runner lives.
 - ``replica.json``: the specification (0600).
 - ``state.json``: written by the runner, replaced whole: ``{"pid", "started", "program": {"pid"}}``.
-- ``log``: what the program said, in the CRI log format: ``<RFC 3339 time> stdout|stderr F|P <text>``; reports are lines of stdout.
+- ``log``: what the program said, in the CRI log format: ``<RFC 3339 time> stdout|stderr F|P <text>``; reports stand in stdout.
 - ``stop.json``: written by the backend before it sends TERM to the runner: ``{"code", "message", "grace_s"}``, the reason why.
 - ``end.json``: the end report, the runner's last act before it exits; absent when it was killed.
 
 In a pod the program has the container's own stdout and stderr, reports are lines there, and the end report is also written
 into ``/dev/termination-log`` (at most 4 KiB).
 
-Reports are lines ``\\x1e{json}``; the key ``report`` names the type:
+Reports are lines ``\\x1e{json}``; in a pod's log, half a line that the program printed just before may stand in front. The key
+``report`` names the type:
 
 - ``started``: ``devices`` (list of ids), ``node``, ``pid``.
-- ``kernel``: a kernel died and its parent waits for a relaunch: ``exit_code`` or ``signal``.
+- ``kernel``: a kernel died and its parent waits for a relaunch: ``message``, ``exit_code`` or ``signal``.
 - ``end``: ``code`` (of a Reason), ``message``, ``exit_code`` (int or null), ``signal`` (name or null), ``facts``.
 
 The **parent channel** of a kernel is a ZeroMQ ROUTER on port ``parent``, with the kernel's Curve keys if it has some. A message
-is two frames: a JSON object, and the HMAC-SHA256 of that frame under the kernel's key, as lower-case hex. Requests have ``op`` and
-``n``, and are answered by the same ``n`` with ``ok`` and either ``error`` or the state; ``{"event": "kernel"}`` with the state is
-sent to every client that said hello when the kernel changes. ``hello``, ``ping``; ``spawn`` (``command`` *, ``variables`` *: start the
-kernel again in place, ending one that still runs); ``signal`` (``signum``: to the kernel's process group); ``end`` (end the kernel and the
-Workload; answered when the kernel is gone).
+is two frames: a JSON object, and the HMAC-SHA256 of that frame under the kernel's key, as lower-case hex. Requests have ``op``
+and ``n``, and are answered by the same ``n`` with ``ok`` and either ``error`` or the state; ``{"event": "kernel"}`` with the
+state is sent to every client that said hello when the kernel changes. The requests are:
 
-State: ``protocol``, ``id``, ``attempt``, ``node``, ``devices``, and ``kernel``: ``start`` (1, 2, ...: how often it was started), ``state``
-(``starting``; ``running``: it listens; ``exited``), ``pid``, ``exit_code`` (negative: minus the signal's number), ``error``.
+- ``hello``, ``ping``;
+- ``spawn`` (``command`` *, ``variables`` *): start the kernel again in place, ending one that still runs;
+- ``signal`` (``signum``): to the kernel's process group;
+- ``end``: end the kernel and the Workload; answered when the kernel is gone.
+
+State: ``protocol``, ``id``, ``attempt``, ``node``, ``devices``, and ``kernel``: ``start`` (1, 2, ...: how often it was started),
+``state`` (``starting``; ``running``: it listens; ``exited``), ``pid``, ``exit_code`` (negative: minus the signal's number),
+``error``.
 """

@@ -4,6 +4,7 @@ From these classes come validation of REST, YAML and configuration, JSON Schema 
 """
 
 from jupyter_gpu.schema.base import ByteSize, GiB, KiB, MiB, Schema, format_bytes, parse_bytes
+from jupyter_gpu.schema.kernel import KernelOptions
 from jupyter_gpu.schema.logs import FRAME, LogLine, Stream
 from jupyter_gpu.schema.place import Device, Missing, Node, Place, QueueStatus
 from jupyter_gpu.schema.profile import Bounds, Profile
@@ -35,6 +36,7 @@ __all__ = [
     "Device",
     "Environment",
     "GiB",
+    "KernelOptions",
     "KiB",
     "Kind",
     "KubernetesSettings",

@@ -20,7 +20,7 @@ for _power, _letter in enumerate("KMGTP", start=1):
 class Schema(BaseModel):
     """A value of the schema: it can't be changed, and it has no fields but its own."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 def parse_bytes(value: Any) -> Any:
@@ -31,7 +31,7 @@ def parse_bytes(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value)
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", value)
     unit = next((size for name, size in _UNITS.items() if match and name.lower() == match[2].lower()), None)
     if match is None or unit is None:
         raise ValueError(f"{value!r} is no size in bytes; write it like 512MiB, 4GiB or 1.5GB")
@@ -52,7 +52,14 @@ def _aware(value: datetime) -> datetime:
     return value
 
 
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("no operating system takes a NUL character here")
+    return text
+
+
 ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
+Word = Annotated[str, AfterValidator(_without_nul)]
 Time = Annotated[datetime, AfterValidator(_aware)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 PortName = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]{0,13}[a-z0-9])?$")]

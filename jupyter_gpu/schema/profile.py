@@ -31,7 +31,7 @@ class Profile(Schema):
     priority: int = 0
     start_timeout_s: float = Field(300.0, gt=0, description="Longest a kernel may take from its place in the queue to ready.")
     orphan_after_s: float = Field(600.0, gt=0, description="Seconds without a client until a QUEUED kernel ends.")
-    orphan_running_after_s: float = Field(86_400.0, gt=0, description="The same for a RUNNING one.")
+    orphan_running_after_s: float = Field(86_400.0, gt=0, description="The same for a RUNNING one of a server.")
     grace_s: float = Field(10.0, ge=0)
     argv: tuple[str, ...] | None = Field(None, description="Kernel command of a made kernelspec; ipykernel's when absent.")
     language: str = "python"

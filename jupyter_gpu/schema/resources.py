@@ -51,6 +51,6 @@ class Resources(Schema):
 
     accelerator: Accelerator = Field(NVIDIA_GPU, description="Kind of device that ``gpus`` counts.")
     gpus: int = Field(0, ge=0, le=4096, description="Devices of that kind.")
-    cpus: float = Field(1.0, gt=0, le=4096, allow_inf_nan=False, description="Cores; 0.5 is half a core.")
+    cpus: float = Field(1.0, gt=0, le=4096, description="Cores; 0.5 is half a core.")
     memory_bytes: ByteSize = Field(4 * GiB, gt=0, description="Limit; accepts '4GiB'.")
     shm_bytes: ByteSize | None = Field(None, gt=0, description="/dev/shm; half of memory when absent.")

@@ -22,9 +22,11 @@ class LocalSettings(Schema):
     """A place on this machine, for this account."""
 
     backend: Literal["local"] = "local"
-    state_folder: Path | None = Field(None, description="Where everything is kept; <jupyter data>/gpu/<machine> when absent.")
-    emulated_gpus: int | None = Field(None, ge=0, le=1024, description="Devices that do not exist, to try things out; None: real ones.")
-    passed_variables: tuple[str, ...] = Field(PASSED_VARIABLES, description="Environment variables (glob patterns) that programs get.")
+    state_folder: Path | None = Field(None, description="<jupyter data folder>/gpu/<machine id> when absent.")
+    emulated_gpus: int | None = Field(
+        None, ge=0, le=1024, description="Devices that do not exist, to try things; None: real ones."
+    )
+    passed_variables: tuple[str, ...] = Field(PASSED_VARIABLES, description="Variables (glob patterns) that programs get.")
     poll_s: float = Field(0.05, gt=0, le=10, description="How often the store is looked at for changes.")
 
 
@@ -43,7 +45,7 @@ class KubernetesSettings(Schema):
     kubeconfig: Path | None = Field(None, description="KUBECONFIG or ~/.kube/config when absent; in a pod its service account.")
     context: str | None = Field(None, description="The kubeconfig's current one when absent.")
     namespace: str | None = Field(None, description="The context's when absent.")
-    reach: Reach = Field(Reach.AUTO, description="auto: straight to the pod's address where that answers, else by the API server.")
+    reach: Reach = Field(Reach.AUTO, description="auto: to the pod's address where that answers, else by the API server.")
     request_timeout_s: float = Field(30.0, gt=0, description="Longest one API call may take.")
     client_lease_s: float = Field(15.0, ge=1, description="Seconds after which a client that died counts as gone.")
     autoscaled: bool = Field(False, description="Nodes may be added: a request that no node of now could hold is not refused.")

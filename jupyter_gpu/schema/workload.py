@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from jupyter_gpu.schema.base import PortName, Schema, Time, VariableName
+from jupyter_gpu.schema.base import PortName, Schema, Time, VariableName, Word
 from jupyter_gpu.schema.resources import Resources
 
 
@@ -77,45 +77,38 @@ class Port(Schema):
 class Environment(Schema):
     """Where a program runs: the same object for a kernel and for what it submits."""
 
-    image: str | None = Field(None, description="Container image; None on a local place.")
-    interpreter: str | None = Field(None, description="Python of a local place; None is the one jupyter-gpu runs in.")
-    variables: dict[VariableName, str] = Field(default_factory=dict, description="Environment variables.")
-    working_directory: str | None = Field(None, description="Where the program starts; None is home.")
+    image: Word | None = Field(None, description="Container image; None on a local place.")
+    interpreter: Word | None = Field(None, description="Python of a local place; None is the one jupyter-gpu runs in.")
+    variables: dict[VariableName, Word] = Field(default_factory=dict, description="Environment variables.")
+    working_directory: Word | None = Field(None, description="Where the program starts; None is home.")
 
 
 class WorkloadSpec(Schema):
     """What is asked for. It holds no secret: it may be shown, logged and copied."""
 
-    id: str = Field(min_length=1, max_length=253, description="Chosen by the client; a kernel's is its kernel id.")
-    name: str = Field(min_length=1, max_length=1000, description="For people.")
+    id: Word = Field(min_length=1, max_length=253, description="Chosen by the client; a kernel's is its kernel id.")
+    name: Word = Field(min_length=1, max_length=1000, description="For people.")
     owner: str = Field("", description="Account the place gives this client; filled in by the backend.")
     server: str = Field("", description="Hash of the Jupyter server that launched it; empty for papermill, console and CLI.")
     kind: Kind
     profile: str = Field("", description="Name of the Profile it came from.")
-    queue: str = Field("default", min_length=1, max_length=253)
+    queue: Word = Field("default", min_length=1, max_length=253)
     priority: int = Field(0, ge=-(2**31), lt=2**31, description="Higher starts first.")
     replicas: int = Field(1, ge=1, le=10_000)
     start: Start = Start.TOGETHER
     resources: Resources = Field(default_factory=Resources, description="Of each replica.")
     environment: Environment = Field(default_factory=Environment)
-    command: tuple[str, ...] = Field(min_length=1, description="Program and arguments; a kernel's holds {connection_file}.")
+    command: tuple[Word, ...] = Field(min_length=1, description="Program and arguments; a kernel's holds {connection_file}.")
     ports: tuple[Port, ...] = ()
     secrets: tuple[str, ...] = Field((), description="Names of the secrets that travel beside the spec.")
     labels: dict[str, str] = Field(default_factory=dict)
     start_timeout_s: float = Field(300.0, gt=0, description="Longest STARTING may take.")
-    max_runtime_s: float | None = Field(None, gt=0, description="Over all attempts; None is no limit.")
+    max_runtime_s: float | None = Field(None, gt=0, description="Over the tries a place makes by itself; None is no limit.")
     orphan_after_s: float | None = Field(None, gt=0, description="Seconds without a client until it ends while QUEUED.")
-    orphan_running_after_s: float | None = Field(None, gt=0, description="The same while RUNNING.")
+    orphan_running_after_s: float | None = Field(None, gt=0, description="The same for a RUNNING KERNEL.")
     relaunch_within_s: float = Field(60.0, gt=0, description="Seconds a KERNEL's device is kept for a relaunch after its death.")
     grace_s: float = Field(10.0, ge=0, description="Seconds from TERM to KILL.")
     ttl_s: float = Field(86_400.0, ge=0, description="Seconds its story is kept after the end.")
-
-    @field_validator("command")
-    @classmethod
-    def _plain_words(cls, command: tuple[str, ...]) -> tuple[str, ...]:
-        if any("\0" in word for word in command):
-            raise ValueError("a command can't hold a NUL character")
-        return command
 
 
 class ReplicaStatus(Schema):
@@ -125,7 +118,7 @@ class ReplicaStatus(Schema):
     phase: Phase
     reason: Reason | None = None
     node: str | None = Field(None, description="Host it runs on.")
-    devices: tuple[str, ...] = Field((), description="Ids of the devices it holds, as far as the place tells them.")
+    devices: tuple[str, ...] = Field((), description="Ids of the devices it holds, or held until its end; as far as the place tells.")
 
 
 class WorkloadStatus(Schema):
@@ -138,8 +131,8 @@ class WorkloadStatus(Schema):
     attempt: int = Field(1, ge=1)
     position: int | None = Field(None, ge=1, description="Place in the queue, 1 is next; None when unknown or not QUEUED.")
     replicas: tuple[ReplicaStatus, ...] = ()
-    created: Time
-    started: Time | None = None
+    created: Time = Field(description="When this attempt was asked for.")
+    started: Time | None = Field(None, description="When it became RUNNING.")
     ended: Time | None = None
     sequence: int = Field(0, description="Order of arrival, given by the place.")
 

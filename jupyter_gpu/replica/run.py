@@ -1,0 +1,300 @@
+"""The first process of a replica: it starts the program, passes signals on, and tells how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import time
+from functools import partial
+
+from . import processes, report
+
+TYPE_CHECKING = False  # typing itself would cost the start of every kernel some milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from _typeshed import FileDescriptorLike
+
+PROTOCOL = 1
+_PLUGIN_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "CAMBRICON_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")
+_OWN_VARIABLES = ("JUPYTER_GPU_REPLICA", "JUPYTER_GPU_LOCK_FD")
+_INTERRUPTED_EXIT = 128 + signal.SIGTERM
+
+
+class Replica:
+    """One program and what stands beside it, in one loop over descriptors, signals and deadlines."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec = spec
+        self.folder = spec.get("folder")
+        self.log: report.FolderLog | report.ContainerLog = report.FolderLog(self.folder) if self.folder else report.ContainerLog()
+        devices = spec.get("devices")
+        self.devices: list[str] = _devices_of_plugin() if devices is None else devices
+        self.pid: int | None = None
+        self.node = socket.gethostname()
+        self.stopping: dict[str, Any] | None = None  # the reason, once somebody wants the end
+        self.result: dict[str, Any] | None = None  # the end report's fields, once there is one
+        self._deadlines: dict[str, tuple[float, Callable[[], object]]] = {}
+        self._pipes: set[int] = set()  # the near ends of the program's stdout and stderr
+        self._oom_kills = processes.out_of_memory_kills()
+        self._selector = selectors.DefaultSelector()
+        self.run_folder = private_folder(spec["run_folder"])
+
+    # ---- what a kind of program does its own way
+
+    def started(self) -> None:
+        """Do what follows the first start of the program."""
+
+    def ended(self, status: int) -> None:
+        """Take the program's end, as ``os.waitpid`` told it."""
+        self.finish(*report.end_of(status))
+
+    def stop(self) -> None:
+        """Ask the program to end: TERM now, KILL after the grace period."""
+        assert self.stopping is not None
+        if self.pid is None:
+            self.finish("end.completed", "it had ended", 0, None)
+            return
+        processes.signal_group(self.pid, signal.SIGTERM)
+        self.at("grace", self.stopping.get("grace_s", self.spec["grace_s"]), self.kill)
+
+    # ---- the loop
+
+    def run(self) -> int:
+        """Run the program to its end and return the exit code of this process."""
+        self._catch_signals()
+        processes.become_subreaper()
+        try:
+            self.start()
+        except OSError as error:
+            self._fail_to_start(error)
+        else:
+            self._announce()
+            self.started()
+        if limit := self.spec.get("max_runtime_s"):
+            self.at("max_runtime", limit, self._out_of_time)
+        if self._wish() is not None:
+            self._terminate()
+        while self.result is None:
+            self._step()
+        return self._close()
+
+    def start(self) -> None:
+        """Start the program, also again.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        if isinstance(self.log, report.ContainerLog):
+            self.pid = processes.start_program(self.command(), self.variables(), self.spec.get("cwd"), 1, 2)
+            return
+        readers, writers = zip(os.pipe(), os.pipe())
+        try:
+            self.pid = processes.start_program(self.command(), self.variables(), self.spec.get("cwd"), *writers)
+        except OSError:
+            for descriptor in readers:
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in writers:
+                os.close(descriptor)
+        for stream, descriptor in zip(("stdout", "stderr"), readers):
+            os.set_blocking(descriptor, False)
+            self._pipes.add(descriptor)
+            self.listen(descriptor, partial(self._output, descriptor, stream))
+
+    def command(self) -> list[str]:
+        """Return the program and its arguments."""
+        command: list[str] = self.spec["command"]
+        return command
+
+    def variables(self) -> dict[str, str]:
+        """Return the program's environment."""
+        variables: dict[str, str] = (
+            {} if self.spec.get("clean") else {k: v for k, v in os.environ.items() if k not in _OWN_VARIABLES}
+        )
+        variables.update(self.spec["variables"])
+        variables["JUPYTER_GPU_DEVICES"] = ",".join(self.devices)
+        if self.spec.get("devices") is not None:
+            variables[self.spec["visible_variable"]] = ",".join(self.devices)
+        for name, place in self.spec["ports"].items():
+            variables["JUPYTER_GPU_PORT_" + name.upper().replace("-", "_")] = str(place)
+        return variables
+
+    def listen(self, descriptor: FileDescriptorLike, handle: Callable[[], object]) -> None:
+        """Call ``handle`` whenever the descriptor can be read."""
+        self._selector.register(descriptor, selectors.EVENT_READ, handle)
+
+    def at(self, name: str, seconds: float, act: Callable[[], object]) -> None:
+        """Call ``act`` in so many seconds; a deadline of the same name is replaced."""
+        self._deadlines[name] = (time.monotonic() + seconds, act)
+
+    def forget(self, name: str) -> None:
+        """Drop a deadline."""
+        self._deadlines.pop(name, None)
+
+    def kill(self) -> None:
+        """End the program at once."""
+        if self.pid is not None:
+            processes.signal_group(self.pid, signal.SIGKILL)
+
+    def finish(self, code: str, message: str, exit_code: int | None, signal_: str | None) -> None:
+        """Settle the end: the reason is why somebody wanted it, else what the program did."""
+        facts: dict[str, Any] = {}
+        if code != "end.completed" and not self.folder and processes.out_of_memory_kills() > self._oom_kills:
+            code, message = "end.out_of_memory", "it was killed for using more memory than its limit"
+        if self.stopping:
+            facts["program"] = message
+            code, message = self.stopping["code"], self.stopping["message"]
+        self.result = {"code": code, "message": message, "exit_code": exit_code, "signal": signal_, "facts": facts}
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        due = min((when for when, _ in self._deadlines.values()), default=None)
+        for key, _ in self._selector.select(None if due is None else max(0.0, due - now)):
+            key.data()
+        now = time.monotonic()
+        for name, (when, act) in list(self._deadlines.items()):
+            if when <= now and self._deadlines.get(name, (None,))[0] == when:
+                del self._deadlines[name]
+                act()
+
+    def _catch_signals(self) -> None:
+        self._wake, write = socket.socketpair()
+        self._wake.setblocking(False)
+        write.setblocking(False)
+        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        self._write = write  # kept open
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)  # what came is read from the wake-up descriptor
+        self.listen(self._wake, self._signalled)
+
+    def _signalled(self) -> None:
+        numbers = set(self._wake.recv(4096))
+        if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
+            self._terminate()  # first: an end that somebody wished must not look like the program's own
+        if signal.SIGCHLD in numbers:
+            self._children_ended()
+
+    def _children_ended(self) -> None:
+        for pid, status in processes.reap().items():
+            if pid == self.pid:
+                self.pid = None
+                self.ended(status)
+
+    def _terminate(self) -> None:
+        if self.stopping or self.result:
+            return
+        self.stopping = self._wish() or {"code": "end.terminated", "message": "it was told to end (TERM)"}
+        self.stop()
+
+    def _wish(self) -> dict[str, Any] | None:
+        """Return the reason that the backend left beside us, or None."""
+        if not self.folder:
+            return None
+        try:
+            with open(os.path.join(self.folder, "stop.json")) as file:
+                wish: dict[str, Any] = json.load(file)
+                return wish
+        except OSError:
+            return None
+
+    def _out_of_time(self) -> None:
+        self.stopping = {
+            "code": "end.max_runtime",
+            "message": "it ran longer than its limit of %g s" % self.spec["max_runtime_s"],
+        }
+        self.stop()
+
+    def _fail_to_start(self, error: OSError) -> None:
+        what = error.filename or self.spec["command"][0]
+        self.finish("start.command", "%s could not be started: %s" % (what, error.strerror), None, None)
+
+    def _announce(self) -> None:
+        self.log.report(report.frame("started", devices=self.devices, node=self.node, pid=self.pid))
+        self.write_state()
+
+    def write_state(self) -> None:
+        """Tell a local backend that we are up, and which process the program is."""
+        if self.folder:
+            state = {"pid": os.getpid(), "started": time.time(), "program": {"pid": self.pid}}
+            report.write_whole(os.path.join(self.folder, "state.json"), state)
+
+    def _output(self, descriptor: int, stream: str) -> bool:
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return False
+        assert isinstance(self.log, report.FolderLog)
+        self.log.feed(stream, data)
+        if not data:
+            self._selector.unregister(descriptor)
+            self._pipes.discard(descriptor)
+            os.close(descriptor)
+        return bool(data)
+
+    def _close(self) -> int:
+        processes.end_descendants()  # also closes the far ends of our pipes
+        for descriptor in list(self._pipes):
+            while self._selector.get_key(descriptor).data():
+                pass
+        assert self.result is not None
+        self.log.report(report.frame("end", **self.result))
+        shutil.rmtree(self.run_folder, ignore_errors=True)
+        self.log.end({"report": "end", **self.result})
+        self._start_what_comes_after()
+        if self.result["code"] == "end.completed":
+            return 0
+        return int(self.result["exit_code"] or _INTERRUPTED_EXIT)
+
+    def _start_what_comes_after(self) -> None:
+        after, condition = self.spec.get("after"), self.spec.get("after_if")
+        if not after or (condition and not os.path.exists(condition)) or os.fork():
+            return
+        os.setsid()
+        os.close(int(os.environ["JUPYTER_GPU_LOCK_FD"]))
+        os.execvpe(after[0], after, self.spec["variables"])
+
+
+def private_folder(path: str) -> str:
+    """Make a folder that only this account can enter, and return its path; below ``path`` where that is open to others."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    if os.stat(path).st_mode & 0o077:
+        path = os.path.join(path, "private")
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    return path
+
+
+def _devices_of_plugin() -> list[str]:
+    for name in _PLUGIN_VARIABLES:
+        value = os.environ.get(name, "")
+        if value and value not in ("all", "none", "void"):
+            return value.split(",")
+    return []
+
+
+def main() -> None:
+    """Run the replica that ``JUPYTER_GPU_REPLICA`` specifies."""
+    text = os.environ["JUPYTER_GPU_REPLICA"]
+    if not text.startswith("{"):
+        with open(text) as file:
+            text = file.read()
+    spec = json.loads(text)
+    if spec["protocol"] != PROTOCOL:
+        sys.exit("this replica speaks protocol %d, its specification %s" % (PROTOCOL, spec["protocol"]))
+    if "JUPYTER_GPU_LOCK_FD" in os.environ:
+        os.set_inheritable(int(os.environ["JUPYTER_GPU_LOCK_FD"]), False)
+    if spec["kind"] == "kernel":
+        from .kernel import KernelParent
+
+        code = KernelParent(spec).run()
+    else:
+        code = Replica(spec).run()
+    sys.stdout.flush()
+    os._exit(code)  # nothing is left to do, and an interpreter's own way out costs 10 ms
