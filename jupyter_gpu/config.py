@@ -1,0 +1,119 @@
+"""What a site may set: places and profiles, in `jupyter_gpu_config.py` or `.json` on Jupyter's configuration path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.paths import jupyter_config_path
+from pydantic import Field, TypeAdapter, ValidationError
+from traitlets import Dict, Unicode
+from traitlets.config import Config, Configurable
+from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
+
+from jupyter_gpu.errors import InvalidRequestError, NotFoundError
+from jupyter_gpu.schema import LocalSettings, PlaceSettings, Profile, Resources, Schema
+
+CONFIG_NAME = "jupyter_gpu_config"
+DEFAULT_PROFILES = {"gpu": {"display_name": "Python 3 (GPU)", "resources": {"gpus": 1}}}
+
+
+class JupyterGpu(Configurable):
+    """The section ``c.JupyterGpu`` of a configuration file."""
+
+    places = Dict(
+        default_value={"local": {"backend": "local"}},
+        config=True,
+        help="Where workloads may run, by name: {'backend': 'local' | 'kubernetes', ...its settings}.",
+    )
+    profiles = Dict(
+        default_value=DEFAULT_PROFILES, config=True, help="What a user may choose, by name; each becomes a kernelspec."
+    )
+    default_place = Unicode(
+        "", config=True, help="The place that commands mean when they name none; 'local' or the first one when empty."
+    )
+
+
+class Site(Schema):
+    """A site's places and profiles, checked."""
+
+    places: dict[str, PlaceSettings] = Field({"local": LocalSettings()}, min_length=1)
+    profiles: dict[str, Profile] = Field({"gpu": Profile(resources=Resources(gpus=1))})
+    default_place: str = ""
+
+    def place(self, name: str | None = None) -> tuple[str, PlaceSettings]:
+        """Return a place's name and settings; without a name, the default place's.
+
+        Raises:
+            NotFoundError: there is no such place.
+        """
+        name = name or self.default_place or ("local" if "local" in self.places else next(iter(self.places)))
+        if name not in self.places:
+            raise NotFoundError(f"there is no place {name!r} in the configuration; there are: {', '.join(self.places)}")
+        return name, self.places[name]
+
+    def profile(self, name: str) -> Profile:
+        """Return a profile.
+
+        Raises:
+            NotFoundError: there is no such profile.
+        """
+        if name not in self.profiles:
+            known = ", ".join(self.profiles) or "none"
+            raise NotFoundError(f"there is no profile {name!r} in the configuration; there are: {known}")
+        return self.profiles[name]
+
+
+def load_site(extra: Config | None = None) -> Site:
+    """Return the site as configured: files in the order of Jupyter's configuration path, then ``extra`` (an application's own).
+
+    Raises:
+        InvalidRequestError: a file can't be read or a value is wrong; the message names the file and the value.
+    """
+    config, files = _read_files()
+    if extra is not None:
+        config.merge(Config({"JupyterGpu": extra["JupyterGpu"]}) if "JupyterGpu" in extra else Config())
+    where = " or ".join(str(file) for file in files) or "the configuration"
+    section = config.get("JupyterGpu", Config())
+    unknown = set(section) - set(JupyterGpu.class_trait_names(config=True))
+    if unknown:
+        known = ", ".join(sorted(JupyterGpu.class_trait_names(config=True)))
+        raise InvalidRequestError(f"{where}: JupyterGpu has no setting {sorted(unknown)[0]!r}; it has {known}")
+    values: dict[str, Any] = {"places": {"local": {"backend": "local"}}, "profiles": DEFAULT_PROFILES, **section}
+    try:
+        return TypeAdapter(Site).validate_python(_plain(values))
+    except ValidationError as error:
+        raise InvalidRequestError(f"{where}: {explain(error, 'JupyterGpu')}") from error
+
+
+def explain(error: ValidationError, root: str) -> str:
+    """Return what is wrong with a value, in one line a person can act on: where, what, and what was given."""
+    wrongs = []
+    for detail in error.errors(include_url=False)[:5]:
+        # the tag of a union ('local', 'kubernetes') stands in the path although nobody wrote it
+        path = ".".join([root, *(str(part) for part in detail["loc"])])
+        given = detail["input"]
+        shown = "" if isinstance(given, dict | list) or given is None else f" (given: {given!r})"
+        wrongs.append(f"{path}: {detail['msg'].removeprefix('Value error, ')}{shown}")
+    return "; ".join(wrongs)
+
+
+def _read_files() -> tuple[Config, list[Path]]:
+    config, files = Config(), []
+    for folder in reversed(jupyter_config_path()):
+        for suffix, loader in ((".json", JSONFileConfigLoader), (".py", PyFileConfigLoader)):
+            path = Path(folder) / (CONFIG_NAME + suffix)
+            if not path.is_file():
+                continue
+            files.append(path)
+            try:
+                config.merge(loader(path.name, path=folder).load_config())
+            except Exception as error:
+                raise InvalidRequestError(f"{path} can't be read: {type(error).__name__}: {error}") from error
+    return config, files
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,220 @@
+"""Configuration -> backend -> services: one event loop in one thread per process, and the only two bridges to it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import aclosing, contextmanager
+from datetime import datetime
+from functools import cached_property
+from types import TracebackType
+from typing import Any, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+from traitlets.config import Config
+
+from jupyter_gpu.backends.base import Backend
+from jupyter_gpu.config import Site, load_site
+from jupyter_gpu.schema import KubernetesSettings, LocalSettings, LogLine, Place, PlaceSettings, Selector, Workload
+from jupyter_gpu.services import Services
+
+T = TypeVar("T")
+_BUFFERED = 256
+_STOP_S = 5.0
+
+
+class Connection:
+    """One place as this process sees it: its services, on the one loop that all connections share.
+
+    The backend is made, and its client library imported, by the first call, on that loop.
+    """
+
+    def __init__(self, name: str, settings: PlaceSettings) -> None:
+        self.name, self.settings = name, settings
+        self._portal = _portal()
+
+    @cached_property
+    def _services(self) -> Services:
+        return Services(make_backend(self.name, self.settings))
+
+    def call(self, fn: Callable[[Services], Awaitable[T]]) -> Future[T]:
+        """Run ``fn(services)`` on the loop. From another loop: ``await asyncio.wrap_future(connection.call(...))``."""
+
+        async def run() -> T:
+            return await fn(self._services)
+
+        return self._portal.start_task_soon(run)
+
+    @contextmanager
+    def stream(self, fn: Callable[[Services], AsyncIterator[T]]) -> Iterator[Iterator[T]]:
+        """Iterate here over what ``fn(services)`` yields there; one task owns the iterator and ends with the context.
+
+        The queue between is bounded, so a slow reader slows the source down.
+        """
+        send, receive = self._portal.call(_make_stream)
+
+        async def pump() -> None:
+            async with send, aclosing(fn(self._services)) as source:  # type: ignore[type-var]
+                async for item in source:
+                    await send.send(item)
+
+        def items() -> Iterator[T]:
+            while True:
+                try:
+                    yield self._portal.call(receive.receive)
+                except anyio.EndOfStream:
+                    task.result()  # raises what ended it, if that was no ordinary end
+                    return
+
+        task = self._portal.start_task_soon(pump)
+        try:
+            yield items()
+        finally:
+            task.cancel()
+            self._portal.call(receive.aclose)
+
+    def close(self) -> None:
+        """Let go of the place; what runs there runs on."""
+        _connections.pop((os.getpid(), self.name, self.settings), None)
+        self.call(lambda services: services.aclose()).result()
+
+
+class Gpu:
+    """The synchronous face of the services, for people: ``gpu = jupyter_gpu.connect()``."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def place(self) -> Place:
+        """Return the place as it is now."""
+        return self._call(lambda services: services.workloads.place())
+
+    def list(self, *, ended: bool = False, selector: Selector | None = None) -> list[Workload]:
+        """Return my Workloads: running, queued, and with ``ended`` those that are over."""
+        return self._call(lambda services: services.workloads.all(selector, ended=ended))
+
+    def get(self, text: str) -> Workload:
+        """Return the Workload that an id, the start of one, or a name means."""
+        return self._call(lambda services: services.workloads.find(text))
+
+    def cancel(self, text: str) -> Workload:
+        """End a Workload, QUEUED or running, and return it as it was."""
+        workload = self.get(text)
+        self._call(lambda services: services.workloads.cancel(workload.spec.id))
+        return workload
+
+    @contextmanager
+    def follow(self, id: str) -> Iterator[Iterator[Workload]]:
+        """Iterate over a Workload's changes until it is final."""
+        with self.connection.stream(lambda services: services.workloads.follow(id)) as changes:
+            yield changes
+
+    def logs(
+        self,
+        text: str,
+        *,
+        replica: int | None = None,
+        attempt: int | None = None,
+        since: datetime | None = None,
+        follow: bool = False,
+    ) -> Iterator[LogLine]:
+        """Iterate over what a Workload said; with ``follow`` until its end."""
+        id = self.get(text).spec.id
+        with self.connection.stream(
+            lambda services: services.workloads.logs(id, replica=replica, attempt=attempt, since=since, follow=follow)
+        ) as lines:
+            yield from lines
+
+    def close(self) -> None:
+        """Let go of the place; what runs there runs on."""
+        self.connection.close()
+
+    def __enter__(self) -> Gpu:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _call(self, fn: Callable[[Services], Awaitable[T]]) -> T:
+        return self.connection.call(fn).result()
+
+
+def connect(place: str | None = None, *, site: Site | None = None) -> Gpu:
+    """Connect to a place by its name in the configuration; the default one without a name.
+
+    Connections to the same place share one backend per process.
+
+    Raises:
+        InvalidRequestError: the configuration is wrong.
+        NotFoundError: it has no such place.
+    """
+    return Gpu(open_connection(place, site=site))
+
+
+def open_connection(place: str | None = None, *, site: Site | None = None, config: Config | None = None) -> Connection:
+    """Return this process's connection to a place; ``config`` is an application's own, on top of the files. See `connect`."""
+    name, settings = (site or load_site(config)).place(place)
+    key = (os.getpid(), name, settings)
+    with _lock:
+        if key not in _connections:
+            _connections[key] = Connection(name, settings)
+        return _connections[key]
+
+
+def make_backend(name: str, settings: PlaceSettings) -> Backend:
+    """Return the backend for a place's settings."""
+    if isinstance(settings, KubernetesSettings):
+        from jupyter_gpu.backends.kubernetes import KubernetesBackend
+
+        return KubernetesBackend(name, settings)
+    assert isinstance(settings, LocalSettings)
+    from jupyter_gpu.backends.local import LocalBackend
+
+    keeper = (sys.executable, "-m", "jupyter_gpu", "keeper", "--settings", settings.model_dump_json(), "--name", name)
+    return LocalBackend(name, settings, keeper=keeper)
+
+
+async def _make_stream() -> Any:
+    return anyio.create_memory_object_stream[Any](_BUFFERED)
+
+
+# ---- the one loop
+
+_lock = threading.RLock()
+_connections: dict[tuple[int, str, PlaceSettings], Connection] = {}
+_portals: dict[int, BlockingPortal] = {}  # by process: a fork has none of its parent's threads
+
+
+def _portal() -> BlockingPortal:
+    with _lock:
+        if os.getpid() not in _portals:
+            started: Future[BlockingPortal] = Future()
+            threading.Thread(target=_run_loop, args=(started,), name="jupyter-gpu", daemon=True).start()
+            _portals.clear()
+            _portals[os.getpid()] = started.result()
+        return _portals[os.getpid()]
+
+
+def _run_loop(started: Future[BlockingPortal]) -> None:
+    async def serve() -> None:
+        async with BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    anyio.run(serve)
+
+
+@atexit.register
+def _close_all() -> None:
+    mine = [connection for (pid, *_), connection in _connections.items() if pid == os.getpid()]
+    for connection in mine:
+        future = connection.call(lambda services: services.aclose())
+        try:
+            future.result(_STOP_S)
+        except Exception:  # noqa: BLE001 - the process ends anyway, and what runs in the place runs on
+            future.cancel()
