@@ -17,7 +17,6 @@ from kubernetes.aio import client as api
 from kubernetes.aio import config, watch
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
-_login: dict[int, api.ApiClient] = {}
 
 
 def _connection(ip: str) -> dict[str, Any]:
@@ -25,18 +24,18 @@ def _connection(ip: str) -> dict[str, Any]:
     return {"transport": "tcp", "ip": ip, "signature_scheme": "hmac-sha256", "kernel_name": "", **ports}
 
 
-async def _client() -> api.ApiClient:
-    loop = id(asyncio.get_running_loop())
-    if loop not in _login:  # as an application would: logged in once
-        await config.load_kube_config()
-        _login[loop] = api.ApiClient()
-    return _login[loop]
+@asynccontextmanager
+async def cluster() -> AsyncIterator[api.CoreV1Api]:
+    """Log in to the cluster of KUBECONFIG, once, as an application would."""
+    await config.load_kube_config()
+    async with api.ApiClient() as client:
+        yield api.CoreV1Api(client)
 
 
 @asynccontextmanager
-async def bare_pod() -> AsyncIterator[AsyncKernelClient]:
+async def bare_pod(core: api.CoreV1Api) -> AsyncIterator[AsyncKernelClient]:
     """Start ipykernel in a bare pod with Curve keys, connect as soon as its address is known, and remove it in the end."""
-    core, name = api.CoreV1Api(await _client()), f"bare-{token_hex(4)}"
+    name = f"bare-{token_hex(4)}"
     public, secret = (key.decode() for key in zmq.curve_keypair())
     keys = {"key": token_hex(32), "curve_publickey": public, "curve_secretkey": secret}
     info = {**_connection("0.0.0.0"), **keys}
@@ -80,13 +79,12 @@ async def _address(core: api.CoreV1Api, name: str) -> str:
 
 
 async def _gone(core: api.CoreV1Api, name: str) -> None:
-    while any(pod.metadata.name == name for pod in (await core.list_namespaced_pod("default")).items):
+    while any(pod.metadata.name == name for pod in (await core.list_namespaced_pod("default")).items):  # noqa: ASYNC110
         await asyncio.sleep(0.1)
 
 
-async def direct_client(manager: AsyncKernelManager) -> AsyncKernelClient:
+async def direct_client(core: api.CoreV1Api, manager: AsyncKernelManager) -> AsyncKernelClient:
     """Return a client of a pod's kernel that knows nothing of us: by the pod's address and the kernel's keys."""
-    core = api.CoreV1Api(await _client())
     pods = (await core.list_namespaced_pod("default")).items
     (address,) = [pod.status.pod_ip for pod in pods if manager.kernel_id[:8] in pod.metadata.name]
     given = manager.get_connection_info()
@@ -94,6 +92,4 @@ async def direct_client(manager: AsyncKernelManager) -> AsyncKernelClient:
     client = AsyncKernelClient()
     client.load_connection_info({**_connection(address), **keys})
     client.start_channels()
-    while not await client.is_alive():
-        await asyncio.sleep(0.01)
     return client

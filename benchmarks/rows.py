@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from queue import Empty
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
-from benchmarks.bare_pod import bare_pod, direct_client
+from benchmarks.bare_pod import bare_pod, cluster, direct_client
 
 Way = Callable[[], Awaitable[float]]
 READY_S = 60.0
@@ -49,9 +50,8 @@ async def ready(client: AsyncKernelClient) -> None:
                 while (await client.get_shell_msg(timeout=1))["parent_header"].get("msg_id") != id:
                     pass
                 return
-            except Exception as error:  # noqa: BLE001 - queue.Empty by several names
-                if "Empty" not in type(error).__name__:
-                    raise
+            except Empty:
+                continue  # it was not there yet
 
 
 async def stop(manager: AsyncKernelManager, client: AsyncKernelClient) -> None:
@@ -83,13 +83,15 @@ async def local_start() -> AsyncIterator[tuple[Way, Way]]:
 async def pod_start() -> AsyncIterator[tuple[Way, Way]]:
     """A kernel pod, against a bare pod with the same image that starts ipykernel itself."""
 
-    async def plain() -> float:
-        begun = time.perf_counter()
-        async with bare_pod() as client:
-            await ready(client)
-            return time.perf_counter() - begun
+    async with cluster() as core:
 
-    yield started("pod"), plain
+        async def plain() -> float:
+            begun = time.perf_counter()
+            async with bare_pod(core) as client:
+                await ready(client)
+                return time.perf_counter() - begun
+
+        yield started("pod"), plain
 
 
 @asynccontextmanager
@@ -131,8 +133,8 @@ async def cell(client: AsyncKernelClient, code: str) -> float:
 @asynccontextmanager
 async def round_trip() -> AsyncIterator[tuple[Way, Way]]:
     """A cell's round trip to a pod as our manager connects, against the same kernel reached directly."""
-    async with kernels("pod") as [(manager, client)]:
-        direct = await direct_client(manager)
+    async with cluster() as core, kernels("pod") as [(manager, client)]:
+        direct = await direct_client(core, manager)
 
         def hundred(client: AsyncKernelClient) -> Way:
             async def way() -> float:

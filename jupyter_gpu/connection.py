@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - registers its own end, and ours must come after that to be called before it
 import os
 import sys
 import threading
@@ -209,7 +210,6 @@ def _run_loop(started: Future[BlockingPortal]) -> None:
     anyio.run(serve)
 
 
-@atexit.register
 def _close_all() -> None:
     mine = [connection for (pid, *_), connection in _connections.items() if pid == os.getpid()]
     for connection in mine:
@@ -218,3 +218,8 @@ def _close_all() -> None:
             future.result(_STOP_S)
         except Exception:  # noqa: BLE001 - the process ends anyway, and what runs in the place runs on
             future.cancel()
+
+
+# Before the interpreter ends its thread pools, which aiohttp needs to the last: atexit comes after that. (CPython has no public
+# name for it; where it goes away, connections are cut instead of closed.)
+getattr(threading, "_register_atexit", atexit.register)(_close_all)

@@ -1,7 +1,7 @@
 """The demo: two notebooks on GPU kernels while a third waits for its place, and a restart that keeps the device.
 
-Run by ``make demo``; with ``--configure`` it only writes its configuration, for ``make lab``. It uses the machine's GPUs, or where there are fewer than two, two emulated ones. Everything it makes
-is in ``demo-out/``.
+Run by ``make demo``; with ``--configure`` it only writes its configuration, for ``make lab``. It uses the
+machine's GPUs, or where there are fewer than two, two emulated ones. Everything it makes is in ``demo-out/``.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ class Backend(ABC):
         - One that is not final, with other content: ConflictError.
         - One that is final: a new attempt (attempt + 1) with the new content and secrets; its story is kept.
 
-        ``secrets`` go into a Secret or a 0600 file and nowhere else; those that the spec names must all be there. ``dry_run`` checks everything and writes nothing.
+        ``secrets`` go into a Secret or a 0600 file and nowhere else; those that the spec names must all be there.
+        ``dry_run`` checks everything and writes nothing.
 
         Raises:
             InvalidRequestError: it could never run here: no such interpreter or program (where that can be known), no image,
@@ -120,8 +121,8 @@ class Backend(ABC):
     ) -> AsyncIterator[LogLine]:
         """Show what the replicas said: all of them, or one; of the newest attempt, or a given one.
 
-        Lines of the moment ``since`` itself are shown. With ``follow`` it waits for the start and ends after the last line of the end; without, it shows what there is. Lines
-        of one replica come in order. A line that starts with ``\\x1e`` and holds a JSON object is a report.
+        Lines of the moment ``since`` itself are shown. With ``follow`` it waits for the start and ends after the last line of the
+        end; without, it shows what there is. Lines of one replica come in order. A line that starts with ``\\x1e`` and holds a JSON object is a report.
 
         Raises:
             NotFoundError: no such Workload, replica or attempt, or its log is gone (the message says why).

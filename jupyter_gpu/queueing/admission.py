@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from jupyter_gpu.schema import Reason, WorkloadSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Claim:
     """What a QUEUED Workload asks for."""
 

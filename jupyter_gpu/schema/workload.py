@@ -118,7 +118,7 @@ class ReplicaStatus(Schema):
     phase: Phase
     reason: Reason | None = None
     node: str | None = Field(None, description="Host it runs on.")
-    devices: tuple[str, ...] = Field((), description="Ids of the devices it holds, or held until its end; as far as the place tells.")
+    devices: tuple[str, ...] = Field((), description="Ids of the devices it holds or held, as far as the place tells.")
 
 
 class WorkloadStatus(Schema):

@@ -30,7 +30,7 @@ class ParentChannel:
         self._answers: dict[int, tuple[anyio.Event, list[State]]] = {}
         self._socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
         self._socket.linger = 0
-        self._socket.reconnect_ivl, self._socket.reconnect_ivl_max = 20, 1000
+        self._socket.reconnect_ivl, self._socket.reconnect_ivl_max = 20, 50  # ms; backing off would delay the start
         self._socket.heartbeat_ivl, self._socket.heartbeat_timeout = 5000, 20000
         if "curve_publickey" in keys:  # as Jupyter does it: one pair of keys for both ends
             self._socket.curve_serverkey = keys["curve_publickey"].encode()
