@@ -9,12 +9,13 @@ from jupyter_core.paths import jupyter_config_path
 from pydantic import Field, TypeAdapter, ValidationError
 from traitlets import Dict, Unicode
 from traitlets.config import Config, Configurable
-from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
+from traitlets.config.loader import JSONFileConfigLoader, LazyConfigValue, PyFileConfigLoader
 
 from jupyter_gpu.errors import InvalidRequestError, NotFoundError
 from jupyter_gpu.schema import LocalSettings, PlaceSettings, Profile, Resources, Schema
 
 CONFIG_NAME = "jupyter_gpu_config"
+DEFAULT_PLACES = {"local": {"backend": "local"}}
 DEFAULT_PROFILES = {"gpu": {"display_name": "Python 3 (GPU)", "resources": {"gpus": 1}}}
 
 
@@ -22,7 +23,7 @@ class JupyterGpu(Configurable):
     """The section ``c.JupyterGpu`` of a configuration file."""
 
     places = Dict(
-        default_value={"local": {"backend": "local"}},
+        default_value=DEFAULT_PLACES,
         config=True,
         help="Where workloads may run, by name: {'backend': 'local' | 'kubernetes', ...its settings}.",
     )
@@ -47,6 +48,11 @@ class Site(Schema):
         Raises:
             NotFoundError: there is no such place.
         """
+        if self.default_place and self.default_place not in self.places:
+            known = ", ".join(self.places)
+            raise InvalidRequestError(
+                f"JupyterGpu.default_place is {self.default_place!r}, which is no place; there are: {known}"
+            )
         name = name or self.default_place or ("local" if "local" in self.places else next(iter(self.places)))
         if name not in self.places:
             raise NotFoundError(f"there is no place {name!r} in the configuration; there are: {', '.join(self.places)}")
@@ -79,7 +85,9 @@ def load_site(extra: Config | None = None) -> Site:
     if unknown:
         known = ", ".join(sorted(JupyterGpu.class_trait_names(config=True)))
         raise InvalidRequestError(f"{where}: JupyterGpu has no setting {sorted(unknown)[0]!r}; it has {known}")
-    values: dict[str, Any] = {"places": {"local": {"backend": "local"}}, "profiles": DEFAULT_PROFILES, **section}
+    values: dict[str, Any] = {"places": DEFAULT_PLACES, "profiles": DEFAULT_PROFILES}
+    for name, value in section.items():  # lazy: c.JupyterGpu.profiles.update(...), which adds to the default
+        values[name] = value.get_value(dict(values[name])) if isinstance(value, LazyConfigValue) else value
     try:
         return TypeAdapter(Site).validate_python(_plain(values))
     except ValidationError as error:
@@ -108,7 +116,7 @@ def _read_files() -> tuple[Config, list[Path]]:
             files.append(path)
             try:
                 config.merge(loader(path.name, path=folder).load_config())
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise InvalidRequestError(f"{path} can't be read: {type(error).__name__}: {error}") from error
     return config, files
 

@@ -52,6 +52,7 @@ class GpuProvisioner(KernelProvisionerBase):
 
     _connection: Connection
     _spec: WorkloadSpec
+    _keys: Mapping[str, str]
     _kernel: Kernel | None = None
     _has_process = False
 
@@ -76,9 +77,8 @@ class GpuProvisioner(KernelProvisionerBase):
             kernel = self._kernel
             await self._on_loop(lambda _: kernel.spawn(command=cmd, variables=self._spec.environment.variables))
         else:
-            local = isinstance(self._connection.settings, LocalSettings)
-            keys, progress = self._make_keys(encrypted=not local), _Progress(self.log, self._spec.name)
-            self._kernel = await self._on_loop(lambda s: s.kernels.launch(self._spec, secrets=keys, progress=progress))
+            progress = _Progress(self.log, self._spec.name)
+            self._kernel = await self._on_loop(lambda s: s.kernels.launch(self._spec, secrets=self._keys, progress=progress))
             progress.done()
         self._has_process = True
         self.connection_info = cast(KernelConnectionInfo, self._kernel.connection_info)
@@ -160,23 +160,28 @@ class GpuProvisioner(KernelProvisionerBase):
         changes: dict[str, Any] = {"variables": {**profile.environment.variables, **self._variables(kwargs["env"])}}
         if local:
             changes["working_directory"] = str(Path(kwargs.get("cwd") or ".").absolute())
-        return WorkloadSpec(
-            id=self.kernel_id or str(uuid4()),
-            name=self._name(kwargs["env"]),
-            kind=Kind.KERNEL,
-            profile=str(self.profile),
-            queue=options.queue or profile.queue,
-            priority=profile.priority if options.priority is None else options.priority,
-            resources=resources,
-            environment=profile.environment.model_copy(update=changes),
-            command=tuple(command),
-            ports=kernel_ports(loopback=not (local or self._can_encrypt())),
-            secrets=tuple(self._make_keys(encrypted=not local)),
-            start_timeout_s=profile.start_timeout_s,
-            orphan_after_s=profile.orphan_after_s,
-            orphan_running_after_s=self._orphan_running_after_s(profile),
-            grace_s=profile.grace_s,
-        )
+        self._keys = self._make_keys(encrypted=not local)
+        fields = {
+            "id": self.kernel_id or str(uuid4()),
+            "name": self._name(kwargs["env"]),
+            "kind": Kind.KERNEL,
+            "profile": str(self.profile),
+            "queue": options.queue or profile.queue,
+            "priority": profile.priority if options.priority is None else options.priority,
+            "resources": resources,
+            "environment": profile.environment.model_copy(update=changes),
+            "command": tuple(command),
+            "ports": kernel_ports(loopback=not (local or self._can_encrypt())),
+            "secrets": tuple(self._keys),
+            "start_timeout_s": profile.start_timeout_s,
+            "orphan_after_s": profile.orphan_after_s,
+            "orphan_running_after_s": self._orphan_running_after_s(profile),
+            "grace_s": profile.grace_s,
+        }
+        try:
+            return WorkloadSpec.model_validate(fields)
+        except ValidationError as error:
+            raise InvalidRequestError(f"kernelspec {self._spec_name()!r}: {explain(error, 'kernel')}") from error
 
     def _orphan_running_after_s(self, profile: Profile) -> float:
         # a server comes back for its kernels; papermill or a console that died never does
@@ -192,8 +197,8 @@ class GpuProvisioner(KernelProvisionerBase):
 
     def _variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the kernelspec's variables and what the caller added; the server's own environment stays here."""
-        added = {key: value for key, value in environment.items() if os.environ.get(key) != value}
-        return {**added, **{key: environment[key] for key in self.kernel_spec.env if key in environment}}
+        mine = {key for key, value in environment.items() if os.environ.get(key) != value} | set(self.kernel_spec.env)
+        return {key: environment[key] for key in environment if key in mine and key.isidentifier()}  # no shell functions
 
     def _name(self, environment: Mapping[str, str]) -> str:
         return Path(environment.get("JPY_SESSION_NAME") or self._spec_name()).name[:1000] or self._spec_name()

@@ -122,7 +122,8 @@ class Backend(ABC):
         """Show what the replicas said: all of them, or one; of the newest attempt, or a given one.
 
         Lines of the moment ``since`` itself are shown. With ``follow`` it waits for the start and ends after the last line of the
-        end; without, it shows what there is. Lines of one replica come in order. A line that starts with ``\\x1e`` and holds a JSON object is a report.
+        end; without, it shows what there is. Lines of one replica come in order. A line that starts with ``\\x1e`` and
+        holds a JSON object is a report.
 
         Raises:
             NotFoundError: no such Workload, replica or attempt, or its log is gone (the message says why).

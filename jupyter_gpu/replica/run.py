@@ -80,7 +80,7 @@ class Replica:
         if limit := self.spec.get("max_runtime_s"):
             self.at("max_runtime", limit, self._out_of_time)
         if self._wish() is not None:
-            self._terminate()
+            self._terminate("SIGTERM")
         while self.result is None:
             self._step()
         return self._close()
@@ -178,7 +178,8 @@ class Replica:
     def _signalled(self) -> None:
         numbers = set(self._wake.recv(4096))
         if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
-            self._terminate()  # first: an end that somebody wished must not look like the program's own
+            # before the rest: an end that somebody wished must not look like the program's own
+            self._terminate("SIGTERM" if signal.SIGTERM in numbers else "SIGHUP")
         if signal.SIGCHLD in numbers:
             self._children_ended()
 
@@ -188,10 +189,10 @@ class Replica:
                 self.pid = None
                 self.ended(status)
 
-    def _terminate(self) -> None:
+    def _terminate(self, by: str) -> None:
         if self.stopping or self.result:
             return
-        self.stopping = self._wish() or {"code": "end.terminated", "message": "it was told to end (TERM)"}
+        self.stopping = self._wish() or {"code": "end.terminated", "message": "it was told to end from outside, by %s" % by}
         self.stop()
 
     def _wish(self) -> dict[str, Any] | None:

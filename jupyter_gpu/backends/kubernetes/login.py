@@ -39,6 +39,10 @@ def log_in(settings: KubernetesSettings) -> Login:
     """Read the configuration; blocks, and may run a login program, so it belongs into a thread."""
     configuration = Configuration()
     path = settings.kubeconfig or _kubeconfig()
+    if path is not None and not any(Path(part).expanduser().exists() for part in str(path).split(os.pathsep)):
+        raise InvalidRequestError(
+            f"there is no kubeconfig {path}: correct KUBECONFIG, or kubeconfig in the configuration of this place"
+        )
     try:
         if path is None:
             load_incluster_config(configuration)

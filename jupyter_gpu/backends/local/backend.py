@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import ExitStack, aclosing, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -227,12 +227,13 @@ class LocalBackend(Backend):
 
     def _open_site(self) -> _Opened:
         state = state_folder(self._settings)
-        site = Site(self.name, self._settings, state, Store(state.store), self._keeper)
-        tending = Tending(site)
-        watching = Watching(
-            state, Store(state.store), lambda: self._run(lambda: tending.step(Moment.present())), self._settings.poll_s
-        )
-        return _Opened(site, tending, watching)
+        with ExitStack() as stack:
+            mine, watched = (stack.enter_context(closing(Store(state.store))) for _ in range(2))
+            site = Site(self.name, self._settings, state, mine, self._keeper)
+            tending = Tending(site)
+            watching = Watching(state, watched, lambda: self._run(lambda: tending.step(Moment.present())), self._settings.poll_s)
+            stack.pop_all()  # from here on `aclose` closes them
+            return _Opened(site, tending, watching)
 
     def _preview(self, spec: WorkloadSpec, secrets: Mapping[str, str]) -> tuple[Document, ...]:
         if self._opened is not None:

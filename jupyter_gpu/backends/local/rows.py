@@ -250,7 +250,8 @@ def is_any_expired(store: Store, wall_s: float) -> bool:
     """Return whether the time of some story is over."""
     return bool(
         store.rows(
-            "SELECT 1 FROM workloads WHERE expires <= ?1 UNION ALL SELECT 1 FROM attempts WHERE expires <= ?1 LIMIT 1", (wall_s,)
+            "SELECT 1 FROM workloads WHERE expires <= ? UNION ALL SELECT 1 FROM attempts WHERE expires <= ? LIMIT 1",
+            (wall_s, wall_s),
         )
     )
 

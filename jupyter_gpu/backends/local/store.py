@@ -100,7 +100,11 @@ class Store:
         self._mutex = threading.RLock()
         with foreign_errors(self.path):
             self._connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-            self._version: int = self._patiently(self._migrate)
+            try:
+                self._version: int = self._patiently(self._migrate)
+            except BaseException:
+                self._connection.close()
+                raise
 
     @property
     def is_newer(self) -> bool:

@@ -42,46 +42,51 @@ async def backend(local_settings: LocalSettings, monkeypatch: pytest.MonkeyPatch
     async with LocalBackend("local", local_settings, keeper=keeper) as backend:
         yield backend
         await end_all(backend)
-        for pid in _keepers():
+        for pid in _keepers(local_settings):
             os.kill(pid, signal.SIGKILL)
 
 
-def _keepers() -> list[int]:
-    return list(pids_with("does not lead"))
+def _keepers(settings: LocalSettings) -> list[int]:
+    """Return the pids of this place's Keepers; other tests on this machine have theirs."""
+    return sorted(set(pids_with("does not lead")) & set(pids_with(settings.model_dump_json())))
 
 
-async def test_while_all_fits_there_is_none(backend: LocalBackend, state: StateFolder) -> None:
+async def test_while_all_fits_there_is_none(backend: LocalBackend, state: StateFolder, local_settings: LocalSettings) -> None:
     await backend.submit(a_workload("w-1", gpus=2, command=program()))
     await finished(backend, "w-1")
-    assert not _keepers()
+    assert not _keepers(local_settings)
     assert not state.waiting.exists()
 
 
-async def test_what_must_wait_starts_one_and_only_one(backend: LocalBackend, state: StateFolder) -> None:
+async def test_what_must_wait_starts_one_and_only_one(
+    backend: LocalBackend, state: StateFolder, local_settings: LocalSettings
+) -> None:
     await backend.submit(a_workload("w-1", gpus=2))
     for number in range(3):
         await backend.submit(a_workload(f"waiting-{number}", gpus=1))
     assert await eventually(lambda: state.keeper_log.read_text()) == "leads\n"
-    assert len(_keepers()) == 1
+    assert len(_keepers(local_settings)) == 1
     assert state.waiting.exists()
 
 
-async def test_one_that_died_is_replaced(backend: LocalBackend, state: StateFolder) -> None:
+async def test_one_that_died_is_replaced(backend: LocalBackend, state: StateFolder, local_settings: LocalSettings) -> None:
     await backend.submit(a_workload("w-1", gpus=2))
     await backend.submit(a_workload("w-2", gpus=2))
-    (first,) = await eventually(_keepers)
+    (first,) = await eventually(lambda: _keepers(local_settings))
     os.kill(first, signal.SIGKILL)
     await eventually(lambda: locks.is_free(state.keeper_lock))
     await backend.tend(datetime.now(UTC))
-    (second,) = await eventually(_keepers)
+    (second,) = await eventually(lambda: _keepers(local_settings))
     assert second != first
 
 
-async def test_it_is_part_of_no_workload(backend: LocalBackend, state: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_is_part_of_no_workload(
+    backend: LocalBackend, state: StateFolder, local_settings: LocalSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JUPYTER_GPU_WORKLOAD", "this test runs in one")
     await backend.submit(a_workload("w-1", gpus=2))
     await backend.submit(a_workload("w-2", gpus=2))
-    (keeper,) = await eventually(_keepers)
+    (keeper,) = await eventually(lambda: _keepers(local_settings))
     environment = await eventually(Path(f"/proc/{keeper}/environ").read_bytes)
     assert b"JUPYTER_GPU_WORKLOAD" not in environment
     after = content_of(state.attempt("w-1", 1).replica)["after"]
@@ -126,9 +131,9 @@ async def test_between_its_last_look_and_its_end_no_submit_is_forgotten(
 
                     tasks.start_soon(retire)
             if retired == [True]:
-                (pid,) = await eventually(_keepers)
+                (pid,) = await eventually(lambda: _keepers(local_settings))
                 os.kill(pid, signal.SIGKILL)
-                await eventually(lambda: not _keepers())
+                await eventually(lambda: not _keepers(local_settings))
             await backend.cancel(f"waiting-{number}")
 
 
