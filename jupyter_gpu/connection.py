@@ -37,6 +37,8 @@ class Connection:
 
     def __init__(self, name: str, settings: PlaceSettings) -> None:
         self.name, self.settings = name, settings
+        self.users = 0
+        """How many have opened it and not closed it."""
         self._portal = _portal()
 
     @cached_property
@@ -80,8 +82,12 @@ class Connection:
             self._portal.call(receive.aclose)
 
     def close(self) -> None:
-        """Let go of the place; what runs there runs on."""
-        _connections.pop((os.getpid(), self.name, self.settings), None)
+        """Let go of the place, if nobody else in this process has it; what runs there runs on."""
+        with _lock:
+            self.users -= 1
+            if self.users > 0:
+                return
+            _connections.pop((os.getpid(), self.name, self.settings), None)
         self.call(lambda services: services.aclose()).result()
 
 
@@ -164,6 +170,7 @@ def open_connection(place: str | None = None, *, site: Site | None = None, confi
     with _lock:
         if key not in _connections:
             _connections[key] = Connection(name, settings)
+        _connections[key].users += 1
         return _connections[key]
 
 

@@ -53,6 +53,7 @@ class GpuProvisioner(KernelProvisionerBase):
     _connection: Connection
     _spec: WorkloadSpec
     _keys: Mapping[str, str]
+    _added: set[str] | None = None
     _kernel: Kernel | None = None
     _has_process = False
 
@@ -67,7 +68,7 @@ class GpuProvisioner(KernelProvisionerBase):
         site = load_site(self.config)
         profile = site.profile(str(self.profile))
         self._connection = open_connection(profile.place, site=site)
-        command = self._command(arguments, local=isinstance(self._connection.settings, LocalSettings))
+        command = self._command(arguments, profile, local=isinstance(self._connection.settings, LocalSettings))
         self._spec = self._make_spec(profile, command, kwargs)
         return {**kwargs, "cmd": command}
 
@@ -122,7 +123,7 @@ class GpuProvisioner(KernelProvisionerBase):
         if restart or self._kernel is None:
             return
         kernel, self._kernel = self._kernel, None
-        await self._on_loop(lambda _: kernel.end())
+        await self._on_loop(lambda services: services.kernels.end(kernel))
 
     def resolve_path(self, path: str) -> str | None:
         """Return a path as seen from the kernel's folder, where the kernel shares this machine's files."""
@@ -138,10 +139,11 @@ class GpuProvisioner(KernelProvisionerBase):
     async def _on_loop(self, fn: Callable[[Services], Awaitable[T]]) -> T:
         return await asyncio.wrap_future(self._connection.call(fn))
 
-    def _command(self, arguments: list[str], *, local: bool) -> list[str]:
+    def _command(self, arguments: list[str], profile: Profile, *, local: bool) -> list[str]:
         words = [*self.kernel_spec.argv, *arguments]
-        if local and words[0] in _PLAIN_PYTHON:
-            words[0] = sys.executable
+        interpreter = profile.environment.interpreter or (sys.executable if local else None)
+        if interpreter and words[0] in _PLAIN_PYTHON:
+            words[0] = interpreter
         if local and os.sep in words[0] and not Path(words[0]).exists():
             raise InvalidRequestError(
                 f"kernelspec {self._spec_name()!r} starts {words[0]}, which does not exist; "
@@ -177,6 +179,7 @@ class GpuProvisioner(KernelProvisionerBase):
             "orphan_after_s": profile.orphan_after_s,
             "orphan_running_after_s": self._orphan_running_after_s(profile),
             "grace_s": profile.grace_s,
+            "ttl_s": profile.ttl_s,
         }
         try:
             return WorkloadSpec.model_validate(fields)
@@ -197,7 +200,10 @@ class GpuProvisioner(KernelProvisionerBase):
 
     def _variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the kernelspec's variables and what the caller added; the server's own environment stays here."""
-        mine = {key for key, value in environment.items() if os.environ.get(key) != value} | set(self.kernel_spec.env)
+        if self._added is None:
+            # once: a restart gets the environment of the first launch again, from which this process's own may have moved on
+            self._added = {key for key, value in environment.items() if os.environ.get(key) != value}
+        mine = self._added | set(self.kernel_spec.env)
         return {key: environment[key] for key in environment if key in mine and key.isidentifier()}  # no shell functions
 
     def _name(self, environment: Mapping[str, str]) -> str:

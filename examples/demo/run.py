@@ -1,7 +1,7 @@
 """The demo: two notebooks on GPU kernels while a third waits for its place, and a restart that keeps the device.
 
 Run by ``make demo``; with ``--configure`` it only writes its configuration, for ``make lab``. It uses the
-machine's GPUs, or where there are fewer than two, two emulated ones. Everything it makes is in ``demo-out/``.
+machine's GPUs, or unless there are just two, two emulated ones. Everything it makes is in ``demo-out/``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parents[1] / "demo-out"
@@ -27,7 +31,7 @@ def write_configuration() -> bool:
     from jupyter_gpu.schema import LocalSettings
 
     with jupyter_gpu.connect(site=Site(places={"local": LocalSettings(state_folder=OUT / "state")})) as gpu:
-        emulated = sum(gpu.place().capacity.values()) < 2
+        emulated = sum(gpu.place().capacity.values()) != 2  # with more, nobody would have to wait
     place = {"backend": "local", "state_folder": str(OUT / "state"), **({"emulated_gpus": 2} if emulated else {})}
     profile = {"display_name": "Python 3 (GPU)", "resources": {"gpus": 1, "memory_bytes": "2GiB"}}
     CONFIG.mkdir(parents=True, exist_ok=True)
@@ -58,11 +62,7 @@ def start(name: str, notebook: str, parameters: dict[str, int]) -> Run:
 
 def main() -> int:
     """Run the demo and return its exit code."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-
-    console = Console()
+    console = Console(soft_wrap=True)
     began = time.time()
     emulated = write_configuration()
     if "--configure" in sys.argv:
@@ -104,7 +104,7 @@ def main() -> int:
     failed = [run for run in runs if run.process.returncode]
     for run in failed:
         console.print(f"{run.name} failed; {run.log} says:\n{run.log.read_text()[-2000:]}")
-    restart_in_place(console)
+    kept = restart_in_place(console)
     console.print(table())
     gpu.close()
     for run in runs:
@@ -112,7 +112,7 @@ def main() -> int:
     waited = [line for run in runs for line in run.log.read_text().splitlines() if "in line" in line]
     console.print("What the one that waited was told:", *(waited[:1] or ["(nobody had to wait)"]))
     console.print("\nNow in JupyterLab, with the same two GPUs: [bold]make lab[/bold], then choose the kernel 'Python 3 (GPU)'.")
-    return 1 if failed else 0
+    return 0 if kept and waited and not failed else 1
 
 
 def said(notebook: Path) -> str:
@@ -122,8 +122,8 @@ def said(notebook: Path) -> str:
     return "; ".join("".join(text).strip().replace("\n", "; ") for text in texts)
 
 
-def restart_in_place(console: object) -> None:
-    """Restart a kernel and show that it keeps its device."""
+def restart_in_place(console: Console) -> bool:
+    """Restart a kernel, show that it keeps its device, and return whether it did."""
     from jupyter_client.manager import start_new_kernel
 
     where = "import os; print(os.environ['JUPYTER_GPU_DEVICES'], os.getpid(), os.getppid())"
@@ -134,7 +134,7 @@ def restart_in_place(console: object) -> None:
             begun = time.monotonic()
             manager.restart_kernel()
             client.wait_for_ready(timeout=60)
-            console.print(f"Restart in place took {time.monotonic() - begun:.1f} s.")  # type: ignore[attr-defined]
+            console.print(f"Restart in place took {time.monotonic() - begun:.1f} s.")
         words: list[str] = []
         client.execute_interactive(
             where, timeout=60, output_hook=lambda m, words=words: words.append(m["content"].get("text", ""))
@@ -143,10 +143,12 @@ def restart_in_place(console: object) -> None:
     client.stop_channels()
     manager.shutdown_kernel()
     (device, pid, parent), (device_after, pid_after, parent_after) = answers
-    same = "the same" if (device, parent) == (device_after, parent_after) else "ANOTHER"
+    same = (device, parent) == (device_after, parent_after)
+    verdict = "the same device" if same else "ANOTHER device or parent"
     console.print(
-        f"Device {device} -> {device_after}, kernel {pid} -> {pid_after}, parent {parent} -> {parent_after}: {same} device."
-    )  # type: ignore[attr-defined]
+        f"Device {device} -> {device_after}, kernel {pid} -> {pid_after}, parent {parent} -> {parent_after}: {verdict}."
+    )
+    return same
 
 
 if __name__ == "__main__":

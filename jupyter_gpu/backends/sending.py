@@ -62,6 +62,7 @@ def replica_specification(spec: WorkloadSpec, *, attempt: int, rank: int, **plac
         "ports": {port.name: port.number for port in spec.ports},
         "loopback": [port.name for port in spec.ports if port.loopback],
         "grace_s": spec.grace_s,
+        "start_timeout_s": spec.start_timeout_s,
         "max_runtime_s": spec.max_runtime_s,
         "relaunch_within_s": spec.relaunch_within_s,
         "orphan_running_after_s": spec.orphan_running_after_s,

@@ -22,6 +22,7 @@ loopback *            names of the ports that listen on 127.0.0.1 although they 
 secrets *             folder with a file per secret, or a JSON file with all of them (a kernel's keys)
 run_folder            private folder for the connection file and sockets; made 0700, removed at the end
 grace_s               seconds from TERM to KILL
+start_timeout_s *     a kernel's: seconds until it must listen, else it ends as ``start.timeout``
 max_runtime_s *       seconds until it is ended as ``end.max_runtime``
 relaunch_within_s *   a kernel's: seconds its device is kept for a relaunch after it died
 orphan_running_after_s *  a kernel's: seconds without a client until it ends as ``end.orphaned``
@@ -48,20 +49,20 @@ Reports are lines ``\\x1e{json}``; in a pod's log, half a line that the program 
 ``report`` names the type:
 
 - ``started``: ``devices`` (list of ids), ``node``, ``pid``.
-- ``kernel``: a kernel died and its parent waits for a relaunch: ``message``, ``exit_code`` or ``signal``.
+- ``kernel``: a kernel died and its parent waits for a relaunch: ``code``, ``message``, ``exit_code`` or ``signal``.
 - ``end``: ``code`` (of a Reason), ``message``, ``exit_code`` (int or null), ``signal`` (name or null), ``facts``.
 
 The **parent channel** of a kernel is a ZeroMQ ROUTER on port ``parent``, with the kernel's Curve keys if it has some. A message
 is two frames: a JSON object, and the HMAC-SHA256 of that frame under the kernel's key, as lower-case hex. Requests have ``op``
 and ``n``, and are answered by the same ``n`` with ``ok`` and either ``error`` or the state; ``{"event": "kernel"}`` with the
-state is sent to every client that said hello when the kernel changes. The requests are:
+state is sent to every client that has spoken when the kernel changes. The requests are:
 
-- ``hello``, ``ping``;
+- ``hello``: say that this client is there, and ask for the state;
 - ``spawn`` (``command`` *, ``variables`` *): start the kernel again in place, ending one that still runs;
 - ``signal`` (``signum``): to the kernel's process group;
 - ``end``: end the kernel and the Workload; answered when the kernel is gone.
 
 State: ``protocol``, ``id``, ``attempt``, ``node``, ``devices``, and ``kernel``: ``start`` (1, 2, ...: how often it was started),
-``state`` (``starting``; ``running``: it listens; ``exited``), ``pid``, ``exit_code`` (negative: minus the signal's number),
-``error``.
+``state`` (``starting``; ``running``: it listens; ``exited``), ``pid``, ``exit_code`` (negative: minus the signal's number);
+and ``stopping`` *: ``code`` and ``message`` of why the Workload is ending.
 """

@@ -38,7 +38,6 @@ class KernelParent(Replica):
         self._starts = 0
         self._state = "starting"
         self._exit_code: int | None = None
-        self._error: str | None = None
         self._last = report.end_of(0)
         self._asked = False  # whether the kernel's end, if it comes now, is somebody's wish
         self._respawn = False
@@ -60,6 +59,8 @@ class KernelParent(Replica):
         self._starts += 1
         self.forget("relaunch")
         self.at("probe", _PROBE_FIRST_S, self._probe)
+        if limit := self.spec.get("start_timeout_s"):
+            self.at("listen", limit, self._never_listened)
 
     def started(self) -> None:
         """Open our own channel, now that the kernel is on its way."""
@@ -74,15 +75,17 @@ class KernelParent(Replica):
     def ended(self, status: int) -> None:
         """Keep the device and wait for a relaunch: a kernel's death is a report, not an end."""
         self.forget("probe")
+        self.forget("listen")
         self._state, self._exit_code = "exited", os.waitstatus_to_exitcode(status)
-        self._last = report.end_of(0 if self._asked and status != 0 else status)
+        self._last = self.told(*report.end_of(0 if self._asked and status != 0 else status))
         if self._respawn and not self.stopping:
             self._start_again()
         elif self.stopping or self._ending:
             self._end()
         else:
             if self._exit_code and not self._asked:
-                self.log.report(report.frame("kernel", message=self._last[1], exit_code=self._last[2], signal=self._last[3]))
+                code, message, exit_code, by = self._last
+                self.log.report(report.frame("kernel", code=code, message=message, exit_code=exit_code, signal=by))
             self.at("relaunch", self.spec["relaunch_within_s"], self._end)
         self._tell()
 
@@ -112,16 +115,17 @@ class KernelParent(Replica):
             self.at("probe", _PROBE_S, self._probe)
             return
         if mechanism != b"CURVE" and self._public():
-            self._error = "start.no_curve"
-            self.stopping = {
-                "code": "start.no_curve",
-                "message": "this kernel can't encrypt what it sends (ipykernel from 7.3 on can), so it may not use a network",
-                "grace_s": 0,
-            }
-            self.kill()
+            self._end_for(
+                "start.no_curve",
+                "this kernel can't encrypt what it sends (ipykernel from 7.3 on can), so it may not use a network",
+            )
             return
+        self.forget("listen")
         self._state = "running"
         self._tell()
+
+    def _never_listened(self) -> None:
+        self._end_for("start.timeout", "the kernel did not listen within %g s" % self.spec["start_timeout_s"])
 
     def _public(self) -> bool:
         return isinstance(self.spec["ports"]["shell"], int) and "shell" not in (self.spec.get("loopback") or ())
@@ -149,12 +153,7 @@ class KernelParent(Replica):
         try:
             import zmq
         except ImportError:
-            self.stopping = {
-                "code": "start.no_pyzmq",
-                "message": "this image has no pyzmq, which comes with ipykernel",
-                "grace_s": 0,
-            }
-            self.kill()
+            self._end_for("start.no_pyzmq", "this image has no pyzmq, which comes with ipykernel")
             return
         self._zmq = zmq
         self._router = zmq.Context.instance().socket(zmq.ROUTER)
@@ -168,23 +167,35 @@ class KernelParent(Replica):
         port = self.spec["ports"]["parent"]
         _unlink_socket(port)
         host = "127.0.0.1" if "parent" in (self.spec.get("loopback") or ()) else "*"
-        self._router.bind("ipc://" + port if isinstance(port, str) else "tcp://%s:%d" % (host, port))
+        address = "ipc://" + port if isinstance(port, str) else "tcp://%s:%d" % (host, port)
+        try:
+            self._router.bind(address)
+        except zmq.ZMQError as error:
+            self._end_for("start.parent", "the kernel's parent can't listen at %s: %s" % (address, error))
+            return
         self.listen(self._router.fd, self._hear)
         self._hear()
 
+    def _step(self) -> None:
+        super()._step()
+        if self._router is not None:
+            self._hear()  # the descriptor tells edges only, and sending may have consumed one
+
     def _hear(self) -> None:
-        # the descriptor tells edges only: whoever wakes by it must read until there is nothing more
         while self._router.events & self._zmq.POLLIN:
             sender, *frames = self._router.recv_multipart()
             request = self._authentic(frames)
             if request is None:
                 continue
             self._contact = time.monotonic()
+            self._clients.add(sender)  # also one that came back with another identity after its connection broke
             act = getattr(self, "_do_" + str(request.get("op")), None)
-            if act is None:
-                self._send(sender, {"n": request.get("n"), "ok": False, "error": "there is no %s here" % request.get("op")})
-            else:
+            try:
+                if act is None:
+                    raise ValueError("there is no %s here" % request.get("op"))
                 act(sender, request)
+            except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:
+                self._send(sender, {"n": request.get("n"), "ok": False, "error": "%s: %s" % (request.get("op"), error)})
 
     def _authentic(self, frames: list[bytes]) -> dict[str, Any] | None:
         if len(frames) != 2 or not hmac.compare_digest(self._sign(frames[0]), frames[1]):
@@ -209,26 +220,17 @@ class KernelParent(Replica):
         self._send(client, {"n": request.get("n"), "ok": True, **self._status()})
 
     def _status(self) -> dict[str, Any]:
-        kernel = {
-            "start": self._starts,
-            "state": self._state,
-            "pid": self.pid,
-            "exit_code": self._exit_code,
-            "error": self._error,
-        }
+        kernel = {"start": self._starts, "state": self._state, "pid": self.pid, "exit_code": self._exit_code}
         spec = self.spec
         head = {"protocol": PROTOCOL, "id": spec["id"], "attempt": spec["attempt"], "node": self.node, "devices": self.devices}
-        return {**head, "kernel": kernel}
+        stopping = self.stopping and {"code": self.stopping["code"], "message": self.stopping["message"]}
+        return {**head, "kernel": kernel, "stopping": stopping}
 
     def _tell(self) -> None:
         for client in list(self._clients):
             self._send(client, {"event": "kernel", **self._status()})
 
     def _do_hello(self, client: bytes, request: dict[str, Any]) -> None:
-        self._clients.add(client)
-        self._answer(client, request)
-
-    def _do_ping(self, client: bytes, request: dict[str, Any]) -> None:
         self._answer(client, request)
 
     def _do_signal(self, client: bytes, request: dict[str, Any]) -> None:
@@ -265,6 +267,15 @@ class KernelParent(Replica):
         elif not self.stopping:
             self.stopping = {"code": "end.orphaned", "message": "no client was there for %g s" % limit}
             self.stop()
+
+    def _end_for(self, code: str, message: str) -> None:
+        """End at once, for a reason that lies with the kernel."""
+        if not self.stopping and not self.result:
+            self.stopping = {"code": code, "message": message, "grace_s": 0}
+            if self.pid is None:
+                self.stop()
+            else:
+                self.kill()
 
     def _close(self) -> int:
         code = super()._close()

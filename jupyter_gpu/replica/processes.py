@@ -89,23 +89,27 @@ def reap() -> dict[int, int]:
         ended[pid] = status
 
 
-def end_descendants() -> None:
-    """Kill every descendant and return when there is none; needs `become_subreaper` (or to be a container's first process)."""
+def end_descendants(id: str) -> None:
+    """Kill every descendant that belongs to this Workload, and return when there is none.
+
+    What a program submitted to a local place is a Workload of its own, and runs on. Needs `become_subreaper` (or to be a
+    container's first process).
+    """
     pause = 0.001
     while True:
-        for pid in _descendants(os.getpid()):
+        for pid in _descendants(os.getpid(), id):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
         reap()
-        if not _descendants(os.getpid()):
+        if not _descendants(os.getpid(), id):
             return
         time.sleep(pause)  # a killed process needs a moment; one in an uninterruptible state longer
         pause = min(pause * 2, 0.1)
 
 
-def _descendants(pid: int) -> list[int]:
+def _descendants(pid: int, id: str) -> list[int]:
     found: list[int] = []
     try:
         tasks = os.listdir("/proc/%d/task" % pid)
@@ -118,9 +122,22 @@ def _descendants(pid: int) -> list[int]:
         except OSError:
             continue
         for child in children:
-            found.append(child)
-            found.extend(_descendants(child))
+            if not _is_anothers(child, id):
+                found.append(child)
+                found.extend(_descendants(child, id))
     return found
+
+
+def _is_anothers(pid: int, id: str) -> bool:
+    """Whether a process is the runner of another Workload, or a place's Keeper."""
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            variables = file.read().split(b"\0")
+    except OSError:
+        return False
+    named = [variable for variable in variables if variable.startswith(b"JUPYTER_GPU_WORKLOAD=")]
+    keeper = any(variable.startswith(b"JUPYTER_GPU_KEEPER_LOCK_FD=") for variable in variables)
+    return keeper or (bool(named) and named[0] != b"JUPYTER_GPU_WORKLOAD=" + os.fsencode(id))
 
 
 def out_of_memory_kills() -> int:

@@ -53,7 +53,7 @@ class Replica:
 
     def ended(self, status: int) -> None:
         """Take the program's end, as ``os.waitpid`` told it."""
-        self.finish(*report.end_of(status))
+        self.finish(*self.told(*report.end_of(status)))
 
     def stop(self) -> None:
         """Ask the program to end: TERM now, KILL after the grace period."""
@@ -144,11 +144,16 @@ class Replica:
         if self.pid is not None:
             processes.signal_group(self.pid, signal.SIGKILL)
 
+    def told(self, code: str, message: str, exit_code: int | None, signal_: str | None) -> report.End:
+        """Return what the program did, with what the container's memory says to it."""
+        before, self._oom_kills = self._oom_kills, processes.out_of_memory_kills()
+        if code != "end.completed" and not self.folder and self._oom_kills > before:
+            code, message = "end.out_of_memory", "it was killed for using more memory than its limit"
+        return code, message, exit_code, signal_
+
     def finish(self, code: str, message: str, exit_code: int | None, signal_: str | None) -> None:
         """Settle the end: the reason is why somebody wanted it, else what the program did."""
         facts: dict[str, Any] = {}
-        if code != "end.completed" and not self.folder and processes.out_of_memory_kills() > self._oom_kills:
-            code, message = "end.out_of_memory", "it was killed for using more memory than its limit"
         if self.stopping:
             facts["program"] = message
             code, message = self.stopping["code"], self.stopping["message"]
@@ -207,6 +212,8 @@ class Replica:
             return None
 
     def _out_of_time(self) -> None:
+        if self.stopping or self.result:
+            return
         self.stopping = {
             "code": "end.max_runtime",
             "message": "it ran longer than its limit of %g s" % self.spec["max_runtime_s"],
@@ -241,7 +248,7 @@ class Replica:
         return bool(data)
 
     def _close(self) -> int:
-        processes.end_descendants()  # also closes the far ends of our pipes
+        processes.end_descendants(self.spec["id"])  # also closes the far ends of our pipes
         for descriptor in list(self._pipes):
             while self._selector.get_key(descriptor).data():
                 pass

@@ -32,7 +32,8 @@ class Profile(Schema):
     start_timeout_s: float = Field(300.0, gt=0, description="Longest a kernel may take from its place in the queue to ready.")
     orphan_after_s: float = Field(600.0, gt=0, description="Seconds without a client until a QUEUED kernel ends.")
     orphan_running_after_s: float = Field(86_400.0, gt=0, description="The same for a RUNNING one of a server.")
-    grace_s: float = Field(10.0, ge=0)
+    grace_s: float = Field(10.0, ge=0, description="Seconds from TERM to KILL.")
+    ttl_s: float = Field(3600.0, ge=0, description="Seconds the story of an ended kernel is kept.")
     argv: tuple[str, ...] | None = Field(None, description="Kernel command of a made kernelspec; ipykernel's when absent.")
     language: str = "python"
     kernelspec_metadata: dict[str, Any] = Field(default_factory=dict, description="Merged into the kernelspec's metadata.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -12,13 +13,22 @@ from typing import Any
 
 import anyio
 
-from jupyter_gpu.backends.base import Address, Backend, UnixAddress
-from jupyter_gpu.errors import BackendError, ConflictError, JupyterGpuError, NotFoundError, WorkloadFailedError
+from jupyter_gpu.backends.base import PROTOCOL, Address, Backend, UnixAddress
+from jupyter_gpu.errors import (
+    BackendError,
+    ConflictError,
+    JupyterGpuError,
+    NotFoundError,
+    UnsupportedError,
+    WorkloadFailedError,
+)
 from jupyter_gpu.schema import Phase, Port, Reason, Selector, Stream, Workload, WorkloadSpec
 from jupyter_gpu.services.parent_channel import ParentChannel, State
 
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 FIRST_PORT = 5551  # any number will do in a pod of its own; locally they are only labels
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[Workload], None]
 
@@ -26,6 +36,8 @@ _HELLO_EVERY_S = 10.0
 _PARENT_ANSWERS_S = 60.0
 _END_ANSWERS_S = 10.0
 _SETTLES_S = 0.5  # a local place frees the device within this; a cluster takes its time, and nobody waits for it
+_DEADLY_ANSWERS_S = 5.0
+_FAREWELL_S = 4.0  # below what a process that exits waits for us
 _TAIL_LINES = 12
 _TEND_EVERY_S = 2.0
 
@@ -41,6 +53,7 @@ class Kernels:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._kernels: set[Kernel] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
 
     async def launch(self, spec: WorkloadSpec, *, secrets: Mapping[str, str], progress: Progress = lambda _: None) -> Kernel:
         """Submit a KERNEL, wait for its place and its start, and return it when it listens.
@@ -55,22 +68,45 @@ class Kernels:
         """
         with suppress(_Running):
             await self._submit(spec, secrets)
-        kernel = Kernel(self._backend, spec.id, await self._backend.connection(spec.id), progress)
+        keys = await self._backend.connection(spec.id)
+        kernel = Kernel(self._backend, spec.id, keys, progress)
         self._kernels = {kernel, *(other for other in self._kernels if other.held)}
         try:
             await kernel.up()
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await kernel.aclose()
-                if not kernel.ended and not isinstance(error, ConflictError):
+                is_mine = keys.get("key") == secrets.get("key")  # else somebody else launched it, and it may serve them
+                if is_mine and not kernel.ended and not isinstance(error, ConflictError):
                     await self._give_up(spec.id, error)
             raise
         return kernel
 
+    async def end(self, kernel: Kernel) -> None:
+        """End a kernel and its Workload, so that the device is free, and let go of it.
+
+        What a place takes longer for, like a pod's end and the removal of its keys, goes on in the background.
+        """
+        await kernel.end()
+        if not kernel.ended:
+            farewell = asyncio.create_task(self._see_off(kernel))
+            self._farewells.add(farewell)
+            farewell.add_done_callback(self._farewells.discard)
+
     async def aclose(self) -> None:
-        """Let go of every kernel; they run on."""
+        """Let go of every kernel; they run on. Those that are ending are seen off."""
+        if self._farewells:
+            await asyncio.wait(self._farewells, timeout=_FAREWELL_S)
         for kernel in self._kernels:
             await kernel.aclose()
+
+    async def _see_off(self, kernel: Kernel) -> None:
+        with anyio.move_on_after(_FAREWELL_S), suppress(JupyterGpuError):
+            async with aclosing(self._backend.watch(Selector(ids=frozenset({kernel.id})))) as watch:  # type: ignore[type-var]
+                async for changes in watch:
+                    if all(workload.status.phase.is_final for workload in changes.workloads):
+                        break
+            await self._backend.tend(datetime.now(UTC))
 
     async def _submit(self, spec: WorkloadSpec, secrets: Mapping[str, str]) -> None:
         try:
@@ -105,6 +141,7 @@ class Kernel:
         self._changed = anyio.Event()
         self._up = asyncio.get_running_loop().create_future()
         self._owner: asyncio.Task[None] | None = None
+        self._scope = anyio.CancelScope()
         self._let_go = False
         self._ports = AsyncExitStack()
         self._channel: ParentChannel | None = None
@@ -158,12 +195,13 @@ class Kernel:
 
     async def signal(self, number: int) -> None:
         """Send a signal to the kernel and what it started; where its parent can't be asked, a deadly one ends the Workload."""
-        if self._let_go:
+        if self._let_go or self.ended:
             return
+        is_deadly = number in (signal.SIGKILL, signal.SIGTERM)
         try:
-            await self._ask("signal", signum=number)
+            await self._ask("signal", signum=number, timeout_s=_DEADLY_ANSWERS_S if is_deadly else _PARENT_ANSWERS_S)
         except BackendError:
-            if number in (signal.SIGKILL, signal.SIGTERM):
+            if is_deadly:
                 await self._backend.cancel(self.id, grace_s=0)
 
     async def end(self) -> None:
@@ -182,7 +220,7 @@ class Kernel:
     async def aclose(self) -> None:
         """Let go of it; it runs on."""
         if self._owner is not None:
-            self._owner.cancel()
+            self._scope.cancel()  # not the task: what runs in a thread must come to its end, or a hold is left behind
             await asyncio.wait([self._owner])
             self._owner, self._let_go = None, True
             self._wake()
@@ -191,20 +229,27 @@ class Kernel:
 
     async def _live(self) -> None:
         try:
-            async with AsyncExitStack() as stack, anyio.create_task_group() as group:
-                await stack.enter_async_context(self._backend.hold(self.id))
-                group.start_soon(self._follow)
-                tending = anyio.CancelScope()
-                group.start_soon(self._tend, tending)
-                await self._until_ready()
-                tending.cancel()
-                stack.push_async_callback(self._close_ports)
-                await self._open_ports()
-                group.start_soon(self._greet)
-        except BaseException as error:
+            with self._scope:
+                await self._hold_and_follow()
+            self._fail(ConflictError(f"kernel {self.id} was let go"))
+        except Exception as error:  # noqa: BLE001 - whatever it was, whoever waits must hear of it
+            if self._up.done():
+                _log.error("kernel %s can't be followed any more: %r", self.id, error)
+                self._let_go = True
             self._fail(error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            self._wake()
+
+    async def _hold_and_follow(self) -> None:
+        async with AsyncExitStack() as stack, anyio.create_task_group() as group:
+            await stack.enter_async_context(self._backend.hold(self.id))
+            group.start_soon(self._follow)
+            tending = anyio.CancelScope()
+            group.start_soon(self._tend, tending)
+            await self._until_ready()
+            tending.cancel()
+            stack.push_async_callback(self._close_ports)
+            await self._open_ports()
+            group.start_soon(self._greet)
 
     async def _follow(self) -> None:
         async with aclosing(self._backend.watch(Selector(ids=frozenset({self.id})))) as watch:  # type: ignore[type-var]
@@ -245,7 +290,11 @@ class Kernel:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._channel.listen)
-                await self._channel.request("hello", timeout_s=_PARENT_ANSWERS_S)
+                hello = await self._channel.request("hello", timeout_s=_PARENT_ANSWERS_S)
+                if hello["protocol"] not in (PROTOCOL, PROTOCOL - 1):
+                    raise UnsupportedError(
+                        f"the parent of kernel {self.id} speaks protocol {hello['protocol']}, and this version {PROTOCOL}"
+                    )
                 if not self._up.done():
                     self._up.set_result(None)
                 while True:
@@ -265,7 +314,8 @@ class Kernel:
             if kernel["start"] >= start and kernel["state"] == "exited":
                 code = kernel["exit_code"]
                 words = f"the kernel ended with exit code {code} before it listened" if code >= 0 else _killed_early(code)
-                reason = Reason(code="start.kernel", message=words, facts={"exit_code": code})
+                why = self.state.get("stopping") or {"code": "start.kernel", "message": words}
+                reason = Reason(**why, facts={"exit_code": code})
                 raise WorkloadFailedError(self.id, await self._with_last_words(reason))
             await self._changed.wait()
 
@@ -301,11 +351,11 @@ class Kernel:
         self._changed.set()
         self._changed = anyio.Event()
 
-    def _fail(self, error: BaseException) -> None:
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+    def _fail(self, error: Exception) -> None:
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if not self._up.done():
-            self._up.set_exception(error if isinstance(error, Exception) else ConflictError(f"kernel {self.id} was let go"))
+            self._up.set_exception(error)
             self._up.exception()  # nobody may be left to take it
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from jupyter_gpu.verbs.answer import PLAIN, Answer, Answers
-from jupyter_gpu.verbs.asking import Asking, common_options
+from jupyter_gpu.verbs.asking import Asking, common_options, verb
 from jupyter_gpu.verbs.cancel import cancel
 from jupyter_gpu.verbs.check import check
 from jupyter_gpu.verbs.kernels import kernels
@@ -19,4 +19,4 @@ from jupyter_gpu.verbs.status import status
 
 VERBS: tuple[click.Command, ...] = (status, listing, show, logs, cancel, check, kernels)
 
-__all__ = ["PLAIN", "VERBS", "Answer", "Answers", "Asking", "common_options"]
+__all__ = ["PLAIN", "VERBS", "Answer", "Answers", "Asking", "common_options", "verb"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import sys
@@ -17,6 +16,7 @@ import anyio
 import pytest
 from jupyter_client.manager import AsyncKernelManager
 
+from jupyter_gpu.backends.local.sockets import socket_folder
 from jupyter_gpu.schema import LocalSettings, Phase, Workload
 from tests.cluster.plugin import Admin
 from tests.server.conftest import ASite, a_kernel
@@ -212,6 +212,11 @@ async def test_a_killed_client_leaves_nothing_in_the_queue(site: ASite, request:
             queued = await eventually(lambda: _queued(site), "the second is queued")
             client.send_signal(signal.SIGKILL)
             await client.wait()
+        if isinstance(site.settings, LocalSettings):
+            ended = await eventually(lambda: _ended_unwatched(site, queued.spec.id), "the orphan ends by the place's own Keeper")
+            assert ended == "end.orphaned"
+            await nothing_is_left(site, queued.spec.id, request)
+            return
         keeper = await anyio.open_process([sys.executable, "-m", "jupyter_gpu", *keeper_words(site)], stderr=None)
         async with keeper:
             try:
@@ -224,8 +229,18 @@ async def test_a_killed_client_leaves_nothing_in_the_queue(site: ASite, request:
         await nothing_is_left(site, queued.spec.id, request)
 
 
+async def _ended_unwatched(site: ASite, id: str) -> str | None:
+    """Return the code of a Workload's end from the store alone: whoever connected would do the Keeper's work."""
+    assert isinstance(site.settings, LocalSettings) and site.settings.state_folder
+    look = "SELECT reason FROM workloads WHERE id = ?"
+    code = f"import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute({look!r}, sys.argv[2:]))"
+    process = await anyio.run_process([sys.executable, "-c", code, str(site.settings.state_folder / "store.db"), id])
+    found = re.search(r'"(end\.[a-z_]+)"', process.stdout.decode())
+    return found[1] if found else None
+
+
 def keeper_words(site: ASite) -> tuple[str, ...]:
-    """Return the words of a Keeper for a place; a local place has started one itself, and then this one leaves at once."""
+    """Return the words of a Keeper for a place in a cluster, where none starts by itself."""
     return ("keeper", "--name", site.place, "--settings", site.settings.model_dump_json())
 
 
@@ -233,10 +248,10 @@ async def nothing_is_left(site: ASite, id: str, request: Any) -> None:
     """Check by what the place itself shows, not by our records, that nothing of a Workload is left."""
     if isinstance(site.settings, LocalSettings):
         await eventually(lambda: not _processes_of(id), "no process is left")
-        assert site.settings.state_folder
-        secrets = list(site.settings.state_folder.glob(f"workloads/*{id[:8]}*/*/secrets.json"))
-        assert not secrets
-        assert not [path for path in _socket_folders() if id in path.read_text(errors="replace")]
+        state = site.settings.state_folder
+        assert state
+        assert not list(state.glob(f"workloads/*{id[:8]}*/*/secrets.json"))
+        assert not socket_folder(state, id, 1).exists()
         return
     admin: Admin = request.getfixturevalue("admin")
 
@@ -259,11 +274,6 @@ def _processes_of(id: str) -> list[int]:
         if f"JUPYTER_GPU_WORKLOAD={id}\0".encode() in environment:
             found.append(int(folder.name))
     return found
-
-
-def _socket_folders() -> list[Path]:
-    root = Path(os.environ.get("XDG_RUNTIME_DIR", "/tmp")) / f"jupyter-gpu-{os.getuid()}"
-    return [path for path in root.glob("*/connection.json") if path.is_file()]
 
 
 async def test_papermill_runs_a_notebook_on_the_device(site: ASite, tmp_path: Path) -> None:

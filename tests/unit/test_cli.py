@@ -234,12 +234,12 @@ def test_a_mistake_of_ours_is_one_line_that_names_the_traceback(home: Home, monk
     assert path.is_relative_to(home.folder)
 
 
-def test_help_names_the_verbs_and_the_exit_codes_but_not_the_keeper(home: Home) -> None:
+def test_help_names_the_verbs_and_the_exit_codes(home: Home) -> None:
     result = home.cli("--help")
     assert result.exit_code == 0
     for word in ("status", "list", "show", "logs", "cancel", "check", "kernels", "--place", "--json", "130  interrupted"):
         assert word in result.out
-    assert "keeper" not in result.out
+    assert "keeper" in result.out
     assert "--follow" in home.cli("logs", "-h").out
 
 
