@@ -56,6 +56,8 @@ class GpuProvisioner(KernelProvisionerBase):
     _added: set[str] | None = None
     _kernel: Kernel | None = None
     _has_process = False
+    _expected = False
+    """Whether the kernel's death, if it is dead, is no news."""
 
     # ---- what Jupyter asks, in the order of a kernel's life
 
@@ -81,7 +83,7 @@ class GpuProvisioner(KernelProvisionerBase):
             progress = _Progress(self.log, self._spec.name)
             self._kernel = await self._on_loop(lambda s: s.kernels.launch(self._spec, secrets=self._keys, progress=progress))
             progress.done()
-        self._has_process = True
+        self._has_process, self._expected = True, False
         self.connection_info = cast(KernelConnectionInfo, self._kernel.connection_info)
         self._forget_connection_file()
         return self.connection_info
@@ -93,7 +95,13 @@ class GpuProvisioner(KernelProvisionerBase):
 
     async def poll(self) -> int | None:
         """Return None while the kernel lives, else its exit code; no round trip."""
-        return self._kernel.exit_code if self._kernel is not None else 0
+        if self._kernel is None:
+            return 0
+        code = self._kernel.exit_code
+        if code is not None and not self._expected and not getattr(self.parent, "shutting_down", False):
+            self._expected = True
+            self.log.warning(f"GPU kernel {self._spec.name} died: {self._kernel.cause}")
+        return code
 
     async def wait(self) -> int | None:
         """Wait for the kernel's death and return its exit code."""
@@ -106,6 +114,7 @@ class GpuProvisioner(KernelProvisionerBase):
 
     async def send_signal(self, signum: int) -> None:
         """Send a signal to the kernel and what it started."""
+        self._expected = self._expected or signum in (signal.SIGKILL, signal.SIGTERM)
         if self._kernel is not None and signum and self._kernel.exit_code is None:
             kernel = self._kernel
             await self._on_loop(lambda _: kernel.signal(signum))
@@ -117,6 +126,10 @@ class GpuProvisioner(KernelProvisionerBase):
     async def terminate(self, restart: bool = False) -> None:
         """Ask the kernel to end."""
         await self.send_signal(signal.SIGTERM)
+
+    async def shutdown_requested(self, restart: bool = False) -> None:
+        """Take note that the kernel was asked to end."""
+        self._expected = True
 
     async def cleanup(self, restart: bool = False) -> None:
         """End the Workload, so that the device is free; before a restart, keep it."""

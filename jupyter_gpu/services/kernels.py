@@ -53,6 +53,7 @@ class Kernels:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._kernels: set[Kernel] = set()
+        self._launches: dict[anyio.CancelScope, anyio.Event] = {}
         self._farewells: set[asyncio.Task[None]] = set()
 
     async def launch(self, spec: WorkloadSpec, *, secrets: Mapping[str, str], progress: Progress = lambda _: None) -> Kernel:
@@ -66,19 +67,30 @@ class Kernels:
             ConflictError: another process holds it, or another owner has this id.
             JupyterGpuError: as `Backend.submit`.
         """
-        with suppress(_Running):
-            await self._submit(spec, secrets)
-        keys = await self._backend.connection(spec.id)
-        kernel = Kernel(self._backend, spec.id, keys, progress)
-        self._kernels = {kernel, *(other for other in self._kernels if other.held)}
+        scope = anyio.CancelScope()
+        over = self._launches[scope] = anyio.Event()
         try:
+            with scope:
+                return await self._launch_or_give_up(spec, secrets, progress)
+        finally:
+            del self._launches[scope]
+            over.set()
+        raise ConflictError(f"the launch of kernel {spec.id} was given up, for its client ends")
+
+    async def _launch_or_give_up(self, spec: WorkloadSpec, secrets: Mapping[str, str], progress: Progress) -> Kernel:
+        kernel = None
+        try:
+            with suppress(_Running):
+                await self._submit(spec, secrets)
+            kernel = Kernel(self._backend, spec.id, await self._backend.connection(spec.id), progress)
+            self._kernels = {kernel, *(other for other in self._kernels if other.held)}
             await kernel.up()
         except BaseException as error:
             with anyio.CancelScope(shield=True):
-                await kernel.aclose()
-                is_mine = keys.get("key") == secrets.get("key")  # else somebody else launched it, and it may serve them
-                if is_mine and not kernel.ended and not isinstance(error, ConflictError):
-                    await self._give_up(spec.id, error)
+                if kernel is not None:
+                    await kernel.aclose()
+                if not isinstance(error, ConflictError):
+                    await self._give_up(spec.id, secrets, error)
             raise
         return kernel
 
@@ -94,7 +106,14 @@ class Kernels:
             farewell.add_done_callback(self._farewells.discard)
 
     async def aclose(self) -> None:
-        """Let go of every kernel; they run on. Those that are ending are seen off."""
+        """Let go of every kernel; they run on. Those that are ending are seen off, and launches that nobody awaits any more end.
+
+        (An application that is interrupted while it waits abandons its launch without a word.)
+        """
+        with anyio.move_on_after(_FAREWELL_S):
+            for scope, over in list(self._launches.items()):
+                scope.cancel()
+                await over.wait()
         if self._farewells:
             await asyncio.wait(self._farewells, timeout=_FAREWELL_S)
         for kernel in self._kernels:
@@ -115,12 +134,14 @@ class Kernels:
             await self._backend.connection(spec.id)  # mine, and it runs with other content: it is taken up as it is
             raise _Running from error
 
-    async def _give_up(self, id: str, error: BaseException) -> None:
+    async def _give_up(self, id: str, secrets: Mapping[str, str], error: BaseException) -> None:
         reason = Reason(code="end.cancelled", message="its launch was given up")
         if isinstance(error, WorkloadFailedError):
             reason = error.reason
         with suppress(JupyterGpuError):
-            await self._backend.cancel(id, reason=reason, grace_s=0)
+            keys = await self._backend.connection(id)
+            if keys.get("key") == secrets.get("key"):  # else somebody else launched it, and it may serve them
+                await self._backend.cancel(id, reason=reason, grace_s=0)
 
 
 class _Running(Exception):
@@ -174,6 +195,16 @@ class Kernel:
     def ended(self) -> bool:
         """Whether its Workload is final, so that only a new launch brings it back."""
         return self._final is not None
+
+    @property
+    def cause(self) -> str:
+        """What it died of, in words; empty while it lives."""
+        if self._final is not None:
+            return self._final.message
+        code = self.exit_code
+        if code is None:
+            return ""
+        return f"it ended with exit code {code}" if code >= 0 else f"it was ended by signal {-code}"
 
     async def died(self) -> int:
         """Wait for the kernel's death and return its exit code."""
@@ -309,6 +340,8 @@ class Kernel:
             kernel = self.state.get("kernel", {"start": 0})
             if self._final is not None:
                 raise WorkloadFailedError(self.id, await self._with_last_words(self._final))
+            if self._let_go:
+                raise ConflictError(f"kernel {self.id} was let go")
             if kernel["start"] >= start and kernel["state"] == "running":
                 return
             if kernel["start"] >= start and kernel["state"] == "exited":

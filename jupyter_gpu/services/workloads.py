@@ -45,8 +45,8 @@ class Workloads:
             if len(fits) == 1:
                 return fits[0]
             if fits:
-                ids = ", ".join(sorted(w.spec.id for w in fits)[:5])
-                raise InvalidRequestError(f"{text!r} could mean {len(fits)} workloads ({ids}...); give more of the id")
+                ids = ", ".join(sorted(w.spec.id for w in fits)[:5]) + (", ..." if len(fits) > 5 else "")
+                raise InvalidRequestError(f"{text!r} could mean {len(fits)} workloads ({ids}); give the id, or enough of it")
         raise NotFoundError(f"{self._backend.name} has no workload {text!r}; `jupyter gpu list --all` shows those there are")
 
     async def cancel(self, id: str, *, reason: Reason | None = None) -> None:

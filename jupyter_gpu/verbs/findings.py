@@ -166,10 +166,7 @@ def _of_profile(name: str, profile: Profile, gpu: Gpu) -> Finding:
     try:
         gpu.connection.call(lambda services: services.backend.submit(spec, secrets={"key": "none"}, dry_run=True)).result()
     except JupyterGpuError as error:
-        advice = (
-            "; to try things out without, give the place 'emulated_gpus': 2" if error.code == "quota_exceeded" and local else ""
-        )
-        return Finding(f"profile {name}", State.OFF, f"{gpu.connection.name} would refuse its kernels: {error}{advice}")
+        return Finding(f"profile {name}", State.OFF, f"{gpu.connection.name} would refuse its kernels: {error}")
     return Finding(f"profile {name}", State.OK, f"{gpu.connection.name} would take its kernels")
 
 

@@ -97,7 +97,9 @@ def install(site: Site, profile: str, *, user: bool, prefix: str | None, replace
     present = _read(folder)
     if present == wanted:
         return folder, False
-    if folder.exists() and not replace:
+    provisioner = wanted["metadata"]["kernel_provisioner"]  # the same of the present one: it was made of this profile as it was
+    is_ours = present is not None and present.get("metadata", {}).get("kernel_provisioner") == provisioner
+    if folder.exists() and not replace and not is_ours:
         raise ConflictError(f"there is another kernelspec {name!r} in {folder}; --replace writes over it")
     with tempfile.TemporaryDirectory() as made:
         (Path(made) / "kernel.json").write_text(json.dumps(wanted, indent=2) + "\n")

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import nbformat
 import pytest
 from jupyter_client.manager import AsyncKernelManager
 
@@ -291,6 +292,29 @@ async def test_papermill_runs_a_notebook_on_the_device(site: ASite, tmp_path: Pa
     gpu = site.connect()
     reports = await asyncio.wrap_future(gpu.connection.call(lambda services: services.workloads.reports(workload.spec.id)))
     assert device in next(line.report["devices"] for line in reports if line.report and line.report["report"] == "started")
+
+
+async def test_an_interrupted_wait_leaves_nothing_in_the_queue(site: ASite, request: Any) -> None:
+    site.write(resources={"gpus": 2, "cpus": 0.1, "memory_bytes": "512MiB"})
+    code = f"from jupyter_client.manager import start_new_kernel; start_new_kernel(kernel_name='gpu', kernel_id={str(uuid4())!r})"
+    async with a_kernel():
+        async with await anyio.open_process([sys.executable, "-c", code], stderr=None) as client:
+            queued = await eventually(lambda: _queued(site), "the second is queued")
+            client.send_signal(signal.SIGINT)
+            await client.wait()
+        ended = await eventually(lambda: _ended(site, queued.spec.id), "it ends")
+        assert ended.status.phase is Phase.CANCELLED
+        await nothing_is_left(site, queued.spec.id, request)
+
+
+async def test_papermills_log_says_what_a_kernel_died_of(site: ASite, tmp_path: Path) -> None:
+    site.write(grace_s=2)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import os; os._exit(3)")])
+    nbformat.write(notebook, tmp_path / "dies.ipynb")
+    words = [sys.executable, "-m", "papermill", "dies.ipynb", "out.ipynb", "-k", "gpu", "--no-progress-bar"]
+    process = await anyio.run_process(words, check=False, cwd=tmp_path)
+    assert process.returncode != 0
+    assert "GPU kernel gpu died: it ended with exit code 3" in process.stderr.decode()
 
 
 async def test_two_launches_of_one_id_at_once_make_one_kernel(site: ASite) -> None:

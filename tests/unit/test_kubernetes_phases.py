@@ -173,7 +173,8 @@ def test_it_is_ready_when_it_runs_and_has_an_address() -> None:
 
 def test_all_replicas_of_a_gang_must_run() -> None:
     status = stand(running(), pod(node=None, rank=1), replicas=2)
-    assert (status.phase, code_of(status), status.ready) == (Phase.STARTING, "queue.busy", False)
+    assert (status.phase, code_of(status), status.ready) == (Phase.QUEUED, "queue.busy", False)
+    assert stand(running(), waiting("ContainerCreating"), replicas=2).phase is Phase.QUEUED  # the second is not made yet
     assert stand(running(), running(1), replicas=2).ready
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -19,12 +19,14 @@ from jupyter_gpu.backends.kubernetes.attempts import Attempt, Thing
 from jupyter_gpu.backends.kubernetes.discovery import Discovery
 from jupyter_gpu.backends.kubernetes.holding import Presence
 from jupyter_gpu.backends.kubernetes.manifests.secret import values_of
+from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.phases import status_of
 from jupyter_gpu.backends.kubernetes.ports import Ports, Target
 from jupyter_gpu.backends.kubernetes.stopping import Stopper
 from jupyter_gpu.backends.kubernetes.submitting import Found, Submitter, find
 from jupyter_gpu.backends.kubernetes.tasks import Tasks, together
 from jupyter_gpu.backends.kubernetes.watch import Reflector
+from jupyter_gpu.backends.sending import replica_zip
 from jupyter_gpu.errors import ConflictError, NotAllowedError, NotFoundError
 from jupyter_gpu.names import object_name
 from jupyter_gpu.schema import (
@@ -44,7 +46,6 @@ from jupyter_gpu.schema import (
 if TYPE_CHECKING:
     from jupyter_gpu.backends.kubernetes.client import Client
 
-_CANCELLED = Reason(code="end.cancelled", message="it was cancelled")
 _CLIENT = "jupyter_gpu.backends.kubernetes.client"
 
 
@@ -126,7 +127,8 @@ class KubernetesBackend(Backend):
         parts = await self._connected()
         attempt = await self._mine(id)
         if not status_of(attempt).phase.is_final:
-            await parts.stopper.stop(attempt, reason or _CANCELLED, grace_s)
+            cancelled = Reason(code="end.cancelled", message=f"it was cancelled by {parts.owner}")
+            await parts.stopper.stop(attempt, reason or cancelled, grace_s)
 
     async def logs(
         self,
@@ -161,13 +163,11 @@ class KubernetesBackend(Backend):
             yield
 
     async def connection(self, id: str) -> Mapping[str, str]:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         parts = await self._connected()
         attempt = (await find(parts.client, id)).newest
         if attempt and attempt.owner != parts.owner:
             raise ConflictError(f"{id!r} belongs to {attempt.owner}")
-        if attempt is None or attempt.spec.kind is not Kind.KERNEL:
+        if attempt is None or not attempt.is_readable or attempt.spec.kind is not Kind.KERNEL:
             raise NotFoundError(f"there is no kernel {id!r} at {self.name}")
         ended = NotFoundError(f"the kernel {id!r} has ended, and its keys are gone")
         if status_of(attempt).phase.is_final:
@@ -206,7 +206,7 @@ class KubernetesBackend(Backend):
 
     async def _connect(self) -> _Parts:
         """Read the configuration and ask who we are there."""
-        module = await anyio.to_thread.run_sync(importlib.import_module, _CLIENT)
+        module = await anyio.to_thread.run_sync(_load)
         client: Client = await module.Client.connect(self._settings)
         try:
             path = client.path(module.Objects.SELF_REVIEWS)
@@ -282,6 +282,12 @@ class KubernetesBackend(Backend):
             if pod and named:
                 return Target(pod["metadata"]["name"], pod["status"]["podIP"], named, chosen.spec.kind is Kind.KERNEL)
         raise NotFoundError(f"replica {replica} of {id!r} is not running")
+
+
+def _load() -> Any:
+    """Return the module of the client; takes long the first time, and so does making the replica's zip."""
+    replica_zip(compiled=False)
+    return importlib.import_module(_CLIENT)
 
 
 def _queue(name: str, workloads: list[Workload]) -> QueueStatus:

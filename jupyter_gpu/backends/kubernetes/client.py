@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from enum import StrEnum
 from typing import Any
 
 import aiohttp
@@ -23,38 +22,16 @@ from yarl import URL
 
 from jupyter_gpu.backends.kubernetes import translation
 from jupyter_gpu.backends.kubernetes.login import Login, log_in
-from jupyter_gpu.errors import NotFoundError
+from jupyter_gpu.backends.kubernetes.objects import Objects
+from jupyter_gpu.errors import JupyterGpuError, NotFoundError
 from jupyter_gpu.schema import KubernetesSettings
 
 _CONNECT_S = 10.0
 _LOGIN_AGAIN_AFTER_S = 10.0  # at most so often is the configuration read again for a login that was refused
-_PAGE = 500
+_PAGE = 250  # a larger answer would keep the event loop for long while it is read
 _CLOCK_TOLERANCE = timedelta(seconds=2)  # the API server tells the time in whole seconds
 
 MERGE_PATCH = "application/merge-patch+json"
-METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-
-
-class Objects(StrEnum):
-    """Where objects of a kind are found."""
-
-    JOBS = "/apis/batch/v1/namespaces/{namespace}/jobs"
-    PODS = "/api/v1/namespaces/{namespace}/pods"
-    SECRETS = "/api/v1/namespaces/{namespace}/secrets"
-    CONFIGMAPS = "/api/v1/namespaces/{namespace}/configmaps"
-    EVENTS = "/api/v1/namespaces/{namespace}/events"
-    QUOTAS = "/api/v1/namespaces/{namespace}/resourcequotas"
-    LEASES = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-    NAMESPACES = "/api/v1/namespaces"
-    NODES = "/api/v1/nodes"
-    ALL_PODS = "/api/v1/pods"
-    SELF_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-    RULES_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-
-    @property
-    def plural(self) -> str:
-        """The resource's name, as rights and messages spell it."""
-        return self.value.rpartition("/")[2]
 
 
 class Client:
@@ -229,6 +206,10 @@ class Client:
                 answer = await response.read()
             if response.status != 401 or is_last or not await self._log_in_again(login):
                 raise translation.refusal(response.status, answer, what)
+
+    def refusal(self, status: Mapping[str, Any], what: str) -> JupyterGpuError:
+        """Return the error for a ``Status`` object that came in the middle of a stream."""
+        return translation.refusal(status.get("code", 500), json.dumps(status).encode(), what)
 
     async def _log_in_again(self, refused: Login) -> bool:
         """Read the configuration once more, for tokens in files and of login programs run out; returns whether to try again."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_gpu.backends.kubernetes.attempts import Thing, condition
 from jupyter_gpu.backends.kubernetes.manifests import roles
 from jupyter_gpu.backends.kubernetes.manifests.job import Customs
+from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.phases import Sizes
 from jupyter_gpu.backends.kubernetes.quantities import quantity
 from jupyter_gpu.backends.kubernetes.tasks import together
@@ -63,8 +64,6 @@ class Discovery:
         """Read nodes, quotas and the namespace, unless that was done a moment ago."""
         if self._read_at is not None and time.monotonic() - self._read_at < at_most_s:
             return
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         client, missing = self._client, []
         seen: dict[str, Any] = {}
 
@@ -113,8 +112,6 @@ class Discovery:
 
     async def free(self) -> tuple[dict[str, int] | None, Missing | None]:
         """Return the devices that no pod of the cluster asks for, or what right that would need."""
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         if self._nodes is None:
             return None, None
         left = Counter(capacity_of(self._nodes))
@@ -138,8 +135,6 @@ class Discovery:
 
     async def missing_rights(self) -> tuple[Missing, ...]:
         """Return each right of the role jupyter-gpu-user that this account lacks in the namespace."""
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         review = {"spec": {"namespace": self._client.namespace}}
         answer = await self._client.call("POST", self._client.path(Objects.RULES_REVIEWS), body=review, what="review rights")
         rules, incomplete = answer["status"].get("resourceRules") or (), answer["status"].get("incomplete")

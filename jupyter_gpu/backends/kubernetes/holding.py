@@ -20,6 +20,7 @@ import anyio
 from jupyter_gpu.backends.kubernetes.attempts import Attempt
 from jupyter_gpu.backends.kubernetes.manifests import labels
 from jupyter_gpu.backends.kubernetes.manifests.lease import CLIENT, KEEPER, expiry_of, is_good, lease, renewal
+from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.tasks import Tasks
 from jupyter_gpu.errors import ConflictError, JupyterGpuError, NotAllowedError, NotFoundError
 from jupyter_gpu.names import object_name
@@ -104,8 +105,6 @@ class Presence:
 
         A holder whose Lease is gone is struck out: the time counts from now.
         """
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         if attempt.holder is None:
             text = attempt.annotations.get(labels.UNHELD_SINCE)
             return datetime.fromisoformat(text) if text else attempt.created
@@ -135,8 +134,6 @@ class Presence:
 
     async def aclose(self) -> None:
         """Give back the Leases."""
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         self._process.clients -= 1
         names = [self.name] if self._is_known and not self._process.clients else []
         names += [self._keeper_name] if self._keeps_until else []
@@ -153,8 +150,6 @@ class Presence:
         return f"jupyter-gpu-keeper-{labels.owner_label(self._owner)}"
 
     async def _keep(self, now: datetime) -> datetime | None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         wanted = lease(self._keeper_name, KEEPER, self._owner, self.name, self._lease_s, now)
         known = await self._read(self._keeper_name)
         if known is None:
@@ -181,23 +176,26 @@ class Presence:
         self._tasks.start(self._renew())
 
     async def _create_lease(self) -> None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         document = lease(self.name, CLIENT, self._owner, self.title, self._lease_s, self._client.now())
         with suppress(ConflictError):  # another client of this process has made it
             await self._client.create(Objects.LEASES, document)
 
     async def _renew(self) -> None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         while True:
             await anyio.sleep(self._lease_s / 3)
             try:
-                await self._client.patch(Objects.LEASES, self.name, {"spec": renewal(self._client.now())})
-            except NotFoundError:
-                await self._create_lease()
+                if not await self._is_renewed():
+                    await self._create_lease()
             except JupyterGpuError as error:
                 _log.info("the Lease %s could not be renewed, which is tried again: %s", self.name, error)
+
+    async def _is_renewed(self) -> bool:
+        """Renew the Lease; returns whether it was still there."""
+        try:
+            await self._client.patch(Objects.LEASES, self.name, {"spec": renewal(self._client.now())})
+        except NotFoundError:
+            return False
+        return True
 
     async def _take(self, look: Look) -> None:
         def mine(attempt: Attempt) -> dict[str, str | None]:
@@ -217,8 +215,6 @@ class Presence:
 
     async def _mark(self, look: Look, change: Callable[[Attempt], dict[str, str | None] | None]) -> None:
         """Change the annotations of the newest attempt, unless somebody else holds it or it changes meanwhile."""
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         for _ in range(_TRIES):
             attempt = await look()
             if attempt.holder and attempt.holder != self.name and (other := await self._living(attempt.holder)):
@@ -252,8 +248,6 @@ class Presence:
         return held
 
     async def _read(self, name: str) -> dict[str, Any] | None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         try:
             return await self._client.get(Objects.LEASES, name)
         except NotFoundError:

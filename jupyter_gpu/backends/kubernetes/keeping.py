@@ -19,6 +19,7 @@ from jupyter_gpu.backends.kubernetes.attempts import Attempt, time_of
 from jupyter_gpu.backends.kubernetes.holding import Presence
 from jupyter_gpu.backends.kubernetes.manifests import labels
 from jupyter_gpu.backends.kubernetes.manifests.lease import CLIENT, expiry_of
+from jupyter_gpu.backends.kubernetes.objects import METADATA_ONLY, Objects
 from jupyter_gpu.backends.kubernetes.phases import starting_since, status_of
 from jupyter_gpu.backends.kubernetes.stopping import is_half_done
 from jupyter_gpu.backends.kubernetes.watch import Reflector
@@ -106,7 +107,8 @@ class Keeper:
             return (Reason(code="end.max_runtime", message=text) if now >= limit else None), limit
         if status.reason and status.reason.facts.get("heals") is False:
             return status.reason, now
-        if status.phase is Phase.STARTING:
+        holds_some = any(replica.phase is not Phase.QUEUED for replica in status.replicas)
+        if status.phase is Phase.STARTING or holds_some:  # half a gang keeps devices from others, and may wait for them in turn
             limit = starting_since(attempt) + timedelta(seconds=spec.start_timeout_s)
             return (_start_timeout(status, spec.start_timeout_s) if now >= limit else None), limit
         if spec.orphan_after_s is None or (since := await self._presence.unheld_since(attempt)) is None:
@@ -117,8 +119,6 @@ class Keeper:
 
     async def _settle(self, attempt: Attempt, status: WorkloadStatus) -> None:
         """Take the keys out of the cluster and write down how it ended, for its pods may not stay."""
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         if attempt.spec.secrets:
             await self._client.delete(Objects.SECRETS, attempt.name)
         end = {labels.END: end_annotation(status)}
@@ -127,8 +127,6 @@ class Keeper:
 
     async def _forget_if_due(self, attempts: Sequence[Attempt], status: WorkloadStatus, now: datetime) -> datetime | None:
         """Remove a story whose time is over: the newest attempt first, so that what is left never looks like the whole."""
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         due = (status.ended or status.created) + timedelta(seconds=attempts[-1].spec.ttl_s)
         if now < due:
             return due
@@ -150,8 +148,6 @@ class Keeper:
             _log.info("leftovers stay for now: %s", error)
 
     async def _sweep_secrets(self, jobs: set[str]) -> None:
-        from jupyter_gpu.backends.kubernetes.client import METADATA_ONLY, Objects
-
         selector = labels.selector(self._owner)
         secrets, _ = await self._client.list_all(Objects.SECRETS, accept=METADATA_ONLY, labelSelector=selector)
         for secret in secrets:
@@ -163,8 +159,6 @@ class Keeper:
             await self._client.delete(Objects.SECRETS, metadata["name"], preconditions={"uid": metadata["uid"]})
 
     async def _is_job(self, name: str) -> bool:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         try:
             await self._client.get(Objects.JOBS, name)
         except NotFoundError:
@@ -172,8 +166,6 @@ class Keeper:
         return True
 
     async def _sweep_leases(self, named: set[str | None]) -> None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         selector = f"{labels.selector(self._owner)},{labels.ROLE}={CLIENT}"
         leases, _ = await self._client.list_all(Objects.LEASES, labelSelector=selector)
         for lease in leases:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from jupyter_gpu.backends.kubernetes.attempts import time_of
+from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.errors import BackendError, InvalidRequestError, NotFoundError
 from jupyter_gpu.schema import FRAME, LogLine, Stream
 
@@ -70,8 +71,6 @@ class PodLog:
             delay = min(delay * 2, most)
 
     async def _once(self, *, follow: bool) -> AsyncGenerator[LogLine]:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         query = {"timestamps": "true", "follow": "true" if follow else "false"}
         begin = max(filter(None, (self._since, self._seen.begin)), default=None)
         if begin:
@@ -86,8 +85,6 @@ class PodLog:
                         yield self._line(time, part)
 
     async def _has_ended(self) -> bool:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         try:
             pod = await self._client.get(Objects.PODS, self._pod)
         except NotFoundError:

@@ -17,10 +17,11 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from jupyter_gpu.backends.kubernetes.attempts import Thing
+from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.errors import BackendError, JupyterGpuError
 
 if TYPE_CHECKING:
-    from jupyter_gpu.backends.kubernetes.client import Client, Objects
+    from jupyter_gpu.backends.kubernetes.client import Client
 
 _log = logging.getLogger(__name__)
 
@@ -113,9 +114,7 @@ class Mirror:
     def _take(self, event: Mapping[str, Any]) -> None:
         thing = event["object"]
         if event["type"] == "ERROR":
-            from jupyter_gpu.backends.kubernetes import translation
-
-            raise translation.refusal(thing.get("code", 500), json.dumps(thing).encode(), f"watch {self._kind.plural}")
+            raise self._client.refusal(thing, f"watch {self._kind.plural}")
         self._version = thing["metadata"]["resourceVersion"]
         if event["type"] == "BOOKMARK":
             return

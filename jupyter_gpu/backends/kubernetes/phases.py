@@ -180,12 +180,14 @@ def _first_failure(stands: list[_Stand]) -> ReplicaStatus | None:
 
 
 def _living_phase(spec: WorkloadSpec, statuses: list[ReplicaStatus]) -> Phase:
-    """Return the phase of a Workload that is not over; it is RUNNING when all replicas run, or one if they start as they fit."""
-    phases = {status.phase for status in statuses}
-    has_run = any(phase is Phase.RUNNING or phase.is_final for phase in phases)
-    if not phases & {Phase.QUEUED, Phase.STARTING} or (has_run and spec.start is Start.AS_THEY_FIT):
-        return Phase.RUNNING
-    return Phase.QUEUED if phases == {Phase.QUEUED} else Phase.STARTING
+    """Return the phase of a Workload that is not over.
+
+    Those that start together are QUEUED until the last replica has its device, and RUNNING when all run. Of those that start as
+    they fit, the first decides.
+    """
+    phases = {Phase.RUNNING if status.phase.is_final else status.phase for status in statuses}
+    order = (Phase.QUEUED, Phase.STARTING) if spec.start is Start.TOGETHER else (Phase.RUNNING, Phase.STARTING, Phase.QUEUED)
+    return next((phase for phase in order if phase in phases), Phase.RUNNING)
 
 
 def _chosen_reason(phase: Phase, statuses: list[ReplicaStatus]) -> Reason | None:
@@ -218,7 +220,7 @@ def _ended(attempt: Attempt, stands: list[_Stand]) -> datetime:
         return attempt.settled_end[1]
     times = [stand.ended for stand in stands if stand.ended]
     over = attempt.finished or condition(attempt.job, "Suspended")
-    if over and (attempt.wish or not times):
+    if over and not times:
         times.append(time_of(over["lastTransitionTime"]))
     return max(times, default=attempt.created)
 

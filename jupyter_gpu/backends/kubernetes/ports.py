@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from jupyter_gpu.backends.base import Address, TcpAddress, UnixAddress
+from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.tasks import Tasks
-from jupyter_gpu.errors import JupyterGpuError
+from jupyter_gpu.errors import BackendError, JupyterGpuError
 from jupyter_gpu.schema import Port, Reach
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Ports:
         key = (target.pod, target.port.number)
         async with self._lock:
             if key not in self._bridges:
-                self._bridges[key] = await _Bridge.open(self._client, target, self._socket_of(target), self._tasks)
+                self._bridges[key] = await self._bridge(target)
             bridge = self._bridges[key]
             bridge.users += 1
         try:
@@ -98,6 +99,12 @@ class Ports:
                 return True  # refused: somebody is there, but that may be a firewall, so it is not remembered
             self._pods_answer = answer
         return self._pods_answer
+
+    async def _bridge(self, target: Target) -> _Bridge:
+        try:
+            return await _Bridge.open(self._client, target, self._socket_of(target), self._tasks)
+        except OSError as error:
+            raise BackendError(f"there can be no Unix socket for port {target.port.name!r}: {error}") from error
 
     def _socket_of(self, target: Target) -> Path:
         """Return the path for a bridge: ``<short private folder>/<number for the pod>/k-<port>``."""
@@ -166,8 +173,6 @@ class _Bridge:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry bytes both ways until one side ends; while a kernel does not listen yet, try again."""
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         delay, most = _RETRY_S
         deadline = time.monotonic() + (_LISTENS_WITHIN_S if self._target.is_kernel else 0)
         path = self._client.path(Objects.PODS, self._target.pod, "portforward")

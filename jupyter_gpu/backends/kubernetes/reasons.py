@@ -41,7 +41,7 @@ def without_pod(attempt: Attempt) -> Reason:
     """Return why there is no pod yet: the Job controller's last complaint, if it has one."""
     message = attempt.trouble.get(attempt.uid, {}).get("FailedCreate", "")
     if not message:
-        return Reason(code="queue.submitted", message="it is handed to the cluster, which has made no pod of it yet")
+        return Reason(code="queue.submitted", message=f"waits for {_wanted(attempt.spec)}: the cluster has made no pod of it yet")
     if excess := excess_of(message):
         text = (
             f"waits for the quota {excess.quota}: {excess.used:g} of {excess.limit:g} {excess.resource} are used, "
@@ -66,14 +66,12 @@ def unscheduled(pod: Thing, spec: WorkloadSpec, too_large: str | None) -> Reason
         spec: what was asked for.
         too_large: what no node could ever hold, if that is known.
     """
-    asked, resource = spec.resources.gpus, spec.resources.accelerator.resource
-    what = f"{asked} {resource}" if asked else "room on a node"
     scheduled = condition(pod, "PodScheduled", "False")
     words = _tidy((scheduled or {}).get("message", "")).split(" preemption:")[0].strip()
-    facts: dict[str, Any] = {"resource": resource, "asked": asked, "scheduler": words}
+    facts = {"resource": spec.resources.accelerator.resource, "asked": spec.resources.gpus, "scheduler": words}
     if too_large:
         return Reason(code="queue.unschedulable", message=f"no node could ever hold it: {too_large}", facts=facts)
-    return Reason(code="queue.busy", message=f"waits for {what}" + (f": {words}" if words else ""), facts=facts)
+    return Reason(code="queue.busy", message=f"waits for {_wanted(spec)}" + (f": {words}" if words else ""), facts=facts)
 
 
 def starting(pod: Thing, container: Thing, trouble: Mapping[str, str]) -> Reason:
@@ -173,6 +171,11 @@ def _report(text: str) -> Reason | None:
         return Reason(code=report["code"], message=report["message"], facts=facts)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _wanted(spec: WorkloadSpec) -> str:
+    asked = spec.resources
+    return f"{asked.gpus} {asked.accelerator.resource}" if asked.gpus else "room on a node"
 
 
 def _tidy(words: str) -> str:

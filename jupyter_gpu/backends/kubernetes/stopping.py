@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_gpu.backends.kubernetes.attempts import Attempt, Thing, has_started, rank_of
 from jupyter_gpu.backends.kubernetes.manifests import labels
+from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.phases import has_ended, status_of
 from jupyter_gpu.errors import NotAllowedError, NotFoundError
 from jupyter_gpu.schema import Phase, Reason
@@ -43,15 +44,11 @@ class Stopper:
 
     async def take_keys_back(self, attempt: Attempt) -> None:
         """Delete the Secret of an attempt that has not started or has ended."""
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         phase = status_of(attempt).phase
         if attempt.spec.secrets and (phase is Phase.QUEUED or phase.is_final):
             await self._client.delete(Objects.SECRETS, attempt.name)
 
     async def _mark(self, attempt: Attempt, reason: Reason, *, suspend: bool) -> None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         annotations = {} if attempt.wish else {labels.CANCEL: reason.model_dump_json()}
         if (started := status_of(attempt).started) and labels.STARTED not in attempt.annotations:
             annotations[labels.STARTED] = started.isoformat()
@@ -61,8 +58,6 @@ class Stopper:
             self._observe(await self._client.patch(Objects.JOBS, attempt.name, {"metadata": metadata} | change))
 
     async def _set_deadlines(self, attempt: Attempt, reason: Reason) -> None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         for pod in _living_pods(attempt):
             if not is_being_ended(pod):
                 try:
@@ -74,8 +69,6 @@ class Stopper:
                     return
 
     async def _delete_pods(self, attempt: Attempt, grace_s: float) -> None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         seconds = max(1, math.ceil(grace_s))  # 0 would forget the pod before its program is gone
         for pod in _living_pods(attempt):
             await self._client.delete(Objects.PODS, pod["metadata"]["name"], gracePeriodSeconds=seconds)

@@ -21,6 +21,7 @@ from jupyter_gpu.backends.kubernetes.manifests import labels
 from jupyter_gpu.backends.kubernetes.manifests.configmap import replica_configmap
 from jupyter_gpu.backends.kubernetes.manifests.job import attempt_job
 from jupyter_gpu.backends.kubernetes.manifests.secret import attempt_secret, owned_by, without_values
+from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.phases import status_of
 from jupyter_gpu.backends.kubernetes.tasks import together
 from jupyter_gpu.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -53,8 +54,6 @@ class Found:
 
 async def find(client: Client, id: str) -> Found:
     """Return what there is of a Workload, straight from the API server."""
-    from jupyter_gpu.backends.kubernetes.client import Objects
-
     ours = {"labelSelector": f"{labels.MANAGED_BY}={labels.MANAGER},{labels.WORKLOAD}={object_name(id)}"}
     (jobs, version), (pods, _) = await together(
         lambda: client.list_all(Objects.JOBS, **ours), lambda: client.list_all(Objects.PODS, **ours)
@@ -84,9 +83,11 @@ class Submitter:
         prepare = self._discovery.refresh if dry_run else self._ensure_configmap
         found, _, _ = await together(lambda: find(self._client, spec.id), self._discovery.refresh, prepare)
         newest: Attempt | None = found.newest
-        is_there = newest is not None and not status_of(newest).phase.is_final
         if newest:
-            _compare(spec, newest, content=is_there)
+            _check_owner(spec, newest)
+        is_there = newest is not None and not status_of(newest).phase.is_final
+        if newest and is_there:
+            _check_content(spec, newest)
         number = 1 if newest is None else newest.number + (0 if is_there else 1)
         sequence = int(found.version) if found.version.isdecimal() else 0
         job = attempt_job(spec, number, sequence=sequence, holder=holder, customs=self._discovery.customs)
@@ -99,8 +100,6 @@ class Submitter:
 
     async def _ensure_configmap(self) -> None:
         """Make the ConfigMap with the replica's zip, unless it was there a minute ago."""
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         if self._configmap_at is not None and time.monotonic() - self._configmap_at < _CONFIGMAP_FRESH_S:
             return
         document = replica_configmap()
@@ -112,8 +111,6 @@ class Submitter:
         self._configmap_at = time.monotonic()
 
     async def _create(self, spec: WorkloadSpec, job: Document, secret: dict[str, Any] | None) -> None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         if secret:
             await self._create_secret(secret)
         try:
@@ -123,7 +120,8 @@ class Submitter:
             there = next((attempt for attempt in found.attempts if attempt.name == job["metadata"]["name"]), None)
             if there is None:
                 raise
-            _compare(spec, there, content=True)
+            _check_owner(spec, there)
+            _check_content(spec, there)
             return
         self._observe(created)
         if secret:
@@ -134,8 +132,6 @@ class Submitter:
                 await self._client.create(Objects.SECRETS, owned)
 
     async def _create_job(self, job: Document, *, dry_run: bool = False) -> dict[str, Any]:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         return await self._client.create(Objects.JOBS, job, dry_run=dry_run)
 
     async def _create_secret(self, secret: Mapping[str, Any]) -> None:
@@ -144,8 +140,6 @@ class Submitter:
         Raises:
             ConflictError: it is of other content and fresh, or another owner's.
         """
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         name = secret["metadata"]["name"]
         for is_last in (False, True):
             try:
@@ -174,10 +168,15 @@ async def _existing(get: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, A
         return None
 
 
-def _compare(spec: WorkloadSpec, there: Attempt, *, content: bool) -> None:
+def _check_owner(spec: WorkloadSpec, there: Attempt) -> None:
     if there.owner != spec.owner:
         raise ConflictError(f"{spec.id!r} belongs to {there.owner}; choose another id")
-    if content and there.content != labels.content_of(spec):
+    if not there.is_readable:
+        raise ConflictError(f"{spec.id!r} was written by another version of jupyter-gpu; update this one, or choose another id")
+
+
+def _check_content(spec: WorkloadSpec, there: Attempt) -> None:
+    if there.content != labels.content_of(spec):
         phase = status_of(there).phase
         raise ConflictError(f"{spec.id!r} is {phase} with other content; cancel it first, or choose another id")
 

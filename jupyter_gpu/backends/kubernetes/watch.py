@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint
 from jupyter_gpu.backends.kubernetes.attempts import Attempt, Thing
 from jupyter_gpu.backends.kubernetes.manifests import labels
 from jupyter_gpu.backends.kubernetes.mirror import Mirror
+from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.phases import Sizes, workload_of
 from jupyter_gpu.backends.kubernetes.tasks import Tasks
 from jupyter_gpu.errors import NotAllowedError
@@ -28,8 +29,6 @@ class Reflector:
     """What is known of an account's Workloads in the namespace, and who reads it."""
 
     def __init__(self, client: Client, owner: str, sizes: Callable[[], Sizes | None]) -> None:
-        from jupyter_gpu.backends.kubernetes.client import Objects
-
         self._sizes = sizes
         self._tasks = Tasks()
         self._readers: set[_Reader] = set()
@@ -146,14 +145,13 @@ class Reflector:
     def _event_changed(self, event: Thing) -> None:
         if event["metadata"]["name"] not in self.events.objects:
             return  # it was only forgotten
-        event = _trim_event(event)
-        about, cause, words = event["involvedObject"], event["reason"], event["message"]
-        trouble = self._trouble.setdefault(about["uid"], {})
+        about, cause, words = event.get("involvedObject") or {}, event.get("reason", ""), event.get("message", "")
+        trouble = self._trouble.setdefault(about.get("uid", ""), {})
         if cause not in trouble or not trouble[cause].startswith(_TELLING) or words.startswith(_TELLING):
             trouble[cause] = words
         if len(self._trouble) > _WARNINGS_KEPT:
             self._trouble.pop(next(iter(self._trouble)))
-        for thing in (self.jobs.objects.get(about["name"]), self.pods.objects.get(about["name"])):
+        for thing in (self.jobs.objects.get(about.get("name", "")), self.pods.objects.get(about.get("name", ""))):
             if thing and (key := labels.workload_of(thing)):
                 self._touch(key[0])
 
@@ -215,27 +213,38 @@ class _Reader:
         return seen
 
 
+def _some(thing: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: thing[key] for key in keys if key in thing}
+
+
 def _trim_metadata(thing: Thing) -> dict[str, Any]:
-    kept = ("name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "labels", "annotations")
-    return {key: value for key, value in thing["metadata"].items() if key in kept}
+    """Keep of an object's metadata what is looked at, for thousands of them are held."""
+    metadata = thing["metadata"]
+    ours = {key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith("jupyter-gpu/")}
+    rank = _some(metadata.get("annotations") or {}, labels.RANK)
+    kept = _some(metadata, "name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+    return kept | {"labels": _some(metadata.get("labels") or {}, labels.WORKLOAD, labels.ATTEMPT), "annotations": ours | rank}
+
+
+def _trim_conditions(status: Thing, *kinds: str) -> list[dict[str, Any]]:
+    kept = ("type", "status", "reason", "message", "lastTransitionTime")
+    return [_some(condition, *kept) for condition in status.get("conditions") or () if condition["type"] in kinds]
 
 
 def _trim_job(job: Thing) -> Thing:
-    """Keep of a Job what is looked at; thousands of them are held."""
-    spec = {key: job["spec"][key] for key in ("suspend",) if key in job["spec"]}
-    status = {"conditions": (job.get("status") or {}).get("conditions")}
-    return {"metadata": _trim_metadata(job), "spec": spec, "status": status}
+    conditions = _trim_conditions(job.get("status") or {}, "Complete", "Failed", "Suspended")
+    return {"metadata": _trim_metadata(job), "spec": _some(job["spec"], "suspend"), "status": {"conditions": conditions}}
 
 
 def _trim_pod(pod: Thing) -> Thing:
-    kept = ("phase", "conditions", "message", "reason", "podIP", "containerStatuses")
-    status = {key: value for key, value in (pod.get("status") or {}).items() if key in kept}
-    images = [{"image": container["image"]} for container in pod["spec"]["containers"]]
-    spec = {key: pod["spec"].get(key) for key in ("nodeName", "activeDeadlineSeconds")} | {"containers": images}
-    return {"metadata": _trim_metadata(pod), "spec": spec, "status": status}
+    status, spec = pod.get("status") or {}, _some(pod["spec"], "nodeName", "activeDeadlineSeconds")
+    kept = _some(status, "phase", "message", "reason", "podIP")
+    kept["conditions"] = _trim_conditions(status, "PodScheduled", "Ready", "DisruptionTarget")
+    kept["containerStatuses"] = [_some(container, "state") for container in status.get("containerStatuses") or ()]
+    images = [_some(container, "image") for container in pod["spec"]["containers"]]
+    return {"metadata": _trim_metadata(pod), "spec": spec | {"containers": images}, "status": kept}
 
 
 def _trim_event(event: Thing) -> Thing:
-    about = {key: (event.get("involvedObject") or {}).get(key, "") for key in ("name", "uid")}
-    kept = {"involvedObject": about, "reason": event.get("reason", ""), "message": event.get("message", "")}
-    return {"metadata": {key: event["metadata"][key] for key in ("name", "uid", "resourceVersion")}, **kept}
+    kept = {"involvedObject": _some(event.get("involvedObject") or {}, "name", "uid"), **_some(event, "reason", "message")}
+    return {"metadata": _some(event["metadata"], "name", "uid", "resourceVersion"), **kept}

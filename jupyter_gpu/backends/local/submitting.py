@@ -91,7 +91,7 @@ def check_size(place: str, spec: WorkloadSpec, found: Devices) -> None:
     elif others:
         advice = f"ask for what is there: {others}"
     else:
-        advice = "; ".join((*found.notes, "set emulated_gpus to try things out"))
+        advice = "; ".join((*found.notes, "to try things out, set 'emulated_gpus' of this place in jupyter_gpu_config"))
     raise QuotaExceededError(place, kind, asked=asked, limit=limit, advice=advice)
 
 
