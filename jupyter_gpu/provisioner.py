@@ -154,6 +154,8 @@ class GpuProvisioner(KernelProvisionerBase):
 
     def _command(self, arguments: list[str], profile: Profile, *, local: bool) -> list[str]:
         words = [*self.kernel_spec.argv, *arguments]
+        if not words or not all(isinstance(word, str) for word in words):
+            raise InvalidRequestError(f"kernelspec {self._spec_name()!r} has no command that could be run: its argv is {words!r}")
         interpreter = profile.environment.interpreter or (sys.executable if local else None)
         if interpreter and words[0] in _PLAIN_PYTHON:
             words[0] = interpreter
@@ -184,7 +186,7 @@ class GpuProvisioner(KernelProvisionerBase):
             "queue": options.queue or profile.queue,
             "priority": profile.priority if options.priority is None else options.priority,
             "resources": resources,
-            "environment": profile.environment.model_copy(update=changes),
+            "environment": profile.environment.model_dump() | changes,
             "command": tuple(command),
             "ports": kernel_ports(loopback=not (local or self._can_encrypt())),
             "secrets": tuple(self._keys),

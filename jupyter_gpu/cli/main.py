@@ -42,6 +42,9 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
 
 def run(words: Sequence[str]) -> int:
     """Run the command line and return its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as this process lives
     terminal = Terminal()
     asking = Asking(busy=terminal.busy)
     as_json = "--json" in words  # where an error comes before its option is read

@@ -243,7 +243,10 @@ class KernelParent(Replica):
     def _do_spawn(self, client: bytes, request: dict[str, Any]) -> None:
         if request.get("command"):
             self.spec["command"] = request["command"]
-        self.spec["variables"].update(request.get("variables") or {})
+        asked = request.get("variables") or {}
+        self.spec["variables"].update(
+            {name: asked[name] for name in asked if not name.startswith("JUPYTER_GPU_")}
+        )  # those are ours
         if self.pid is None:
             self._start_again()
         else:

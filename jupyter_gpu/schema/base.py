@@ -52,14 +52,18 @@ def _aware(value: datetime) -> datetime:
     return value
 
 
-def _without_nul(text: str) -> str:
+def _writable(text: str) -> str:
     if "\0" in text:
         raise ValueError("no operating system takes a NUL character here")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("it holds bytes that are no UTF-8, so it can't be written down") from error
     return text
 
 
 ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
-Word = Annotated[str, AfterValidator(_without_nul)]
+Word = Annotated[str, AfterValidator(_writable)]
 Time = Annotated[datetime, AfterValidator(_aware)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 PortName = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]{0,13}[a-z0-9])?$")]

@@ -167,7 +167,9 @@ def _problem(name: str, profile: str, argv: list[str], site: Site | None) -> str
         _, settings = site.place(site.profiles[profile].place)
     except NotFoundError as error:
         return f"the place of its profile: {error}"
-    program = argv[0] if argv else ""
+    if not argv or not all(isinstance(word, str) for word in argv):
+        return f"its argv {argv!r} is no command: mend it, or `jupyter gpu kernels remove {name}`"
+    program = argv[0]
     if isinstance(settings, LocalSettings) and not _can_run(program):
         return f"it starts {program!r}, which is not there: make that environment again, or `jupyter gpu kernels remove {name}`"
     return None

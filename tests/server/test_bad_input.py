@@ -108,6 +108,8 @@ _ASKED = (
         ("/gone/env/bin/python, which does not exist", f"jupyter kernelspec remove {_SPEC}"),
         argv=("/gone/env/bin/python", *_KERNEL[1:]),
     ),
+    Asked("no command at all", InvalidRequestError, (f"'{_SPEC}'", "argv is []"), argv=()),
+    Asked("a command that is none", InvalidRequestError, (f"'{_SPEC}'", "no command"), argv=(5, "{connection_file}")),
     Asked(
         "a program that is not installed",
         InvalidRequestError,

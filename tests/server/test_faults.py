@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import anyio
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 
 import jupyter_gpu
 from jupyter_gpu.backends.base import Backend
-from jupyter_gpu.errors import BackendUnavailableError, ConflictError, WorkloadFailedError
-from jupyter_gpu.schema import Phase
+from jupyter_gpu.errors import BackendUnavailableError, ConflictError, InvalidRequestError, WorkloadFailedError
+from jupyter_gpu.schema import LocalSettings, Phase
 from jupyter_gpu.services.kernels import Kernels, kernel_ports
 from tests.builders import a_kernel as a_kernel_spec
-from tests.builders import a_workload, finished, phase_of, status_of
+from tests.builders import a_workload, finished, phase_of, shown, status_of
 from tests.server.conftest import ASite, a_kernel
 
 KEYS = {"key": "0123456789abcdef"}
@@ -114,8 +117,6 @@ async def test_closing_one_connection_leaves_the_others_of_the_process(site: ASi
 
 @pytest.mark.parametrize("site", ["local"], indirect=True)
 async def test_a_restart_brings_nothing_of_the_servers_environment(site: ASite, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     monkeypatch.setenv("A_TOKEN", "old")
     async with a_kernel() as kernel:
         await kernel.manager.shutdown_kernel(restart=True)
@@ -132,3 +133,38 @@ async def test_a_kernel_that_cant_be_started_again_says_why(local_backend: Backe
     await finished(local_backend, "k-1")
     assert (await status_of(local_backend, "k-1")).phase is Phase.FAILED
     await kernel.aclose()
+
+
+@pytest.mark.parametrize("site", ["local"], indirect=True)
+@pytest.mark.parametrize("value", ["x\0y", "\udcff"])
+async def test_a_variable_that_cant_be_written_is_refused(site: ASite, value: str) -> None:
+    manager = AsyncKernelManager(kernel_name="gpu")
+    with pytest.raises(InvalidRequestError, match=r"environment\.variables\.A"):
+        await manager.start_kernel(env={**os.environ, "A": value})
+    assert await asyncio.to_thread(lambda: site.connect().list(ended=True)) == []
+
+
+async def test_one_story_that_cant_be_read_hides_no_other(local_backend: Backend, local_settings: LocalSettings) -> None:
+    for id in ("w-1", "w-2"):
+        await local_backend.submit(a_workload(id, command=("python3", "-c", "")))
+        await finished(local_backend, id)
+    spoil = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute(sys.argv[2]); c.commit()"
+    statement = "UPDATE workloads SET spec = replace(spec, '\"batch\"', '\"nonsense\"'), version = version + 1 WHERE id = 'w-1'"
+    assert local_settings.state_folder
+    await anyio.run_process([sys.executable, "-c", spoil, str(local_settings.state_folder / "store.db"), statement])
+    assert list(await shown(local_backend)) == ["w-2"]
+
+
+@pytest.mark.parametrize("site", ["local"], indirect=True)
+async def test_a_restart_leaves_our_marks_as_they_are(site: ASite) -> None:
+    async with a_kernel() as kernel:
+        look = "import os; print(os.environ['JUPYTER_GPU_WORKLOAD'])"
+        marked = await kernel.run(look)
+        held = kernel.manager.provisioner._kernel
+        variables = {"JUPYTER_GPU_WORKLOAD": "somebody else's"}
+        command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        await asyncio.wrap_future(
+            kernel.manager.provisioner._connection.call(lambda _: held.spawn(command=command, variables=variables))
+        )
+        await kernel.ready()
+        assert await kernel.run(look) == marked

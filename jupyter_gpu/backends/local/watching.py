@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
 from anyio.to_thread import run_sync
+from pydantic import ValidationError
 
 from jupyter_gpu.backends.local import locks, rows
 from jupyter_gpu.backends.local.clock import boot_clock
@@ -16,6 +18,8 @@ from jupyter_gpu.backends.local.state import AttemptFolder, StateFolder
 from jupyter_gpu.backends.local.store import Store
 from jupyter_gpu.errors import BackendError
 from jupyter_gpu.schema import Changes, Phase, Selector, Workload
+
+_log = logging.getLogger(__name__)
 
 _START_POLL_S = 0.01  # while something starts somebody waits for it, and it is soon over
 _STAND_IN_S = 1.0
@@ -174,11 +178,18 @@ class Watching:
             and locks.is_free(self._state.keeper_lock)
         )
 
+    def _known(self, row: Row) -> Known | None:
+        try:
+            return Known(row, row.workload(), self._state.attempt(row.id, row.attempt))
+        except ValidationError as error:  # one story that can't be read must not hide all others
+            _log.warning("the workload %s can't be read, and is left out: %s", row.id, error)
+            return None
+
     def _read(self) -> dict[str, Known]:
         """Return what the store holds; only what changed is read and parsed."""
         versions = rows.versions(self.store)
         kept = {id: known for id, known in self.known.items() if known.mark == versions.get(id)}
         changed = versions.keys() - kept.keys()
         found = rows.find_many(self.store, changed if kept else None)
-        fresh = {row.id: Known(row, row.workload(), self._state.attempt(row.id, row.attempt)) for row in found}
+        fresh = {row.id: known for row in found if (known := self._known(row))}
         return dict(sorted({**kept, **fresh}.items(), key=lambda one: one[1].row.sequence))
