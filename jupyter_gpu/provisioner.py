@@ -80,6 +80,8 @@ class GpuProvisioner(KernelProvisionerBase):
             kernel = self._kernel
             await self._on_loop(lambda _: kernel.spawn(command=cmd, variables=self._spec.environment.variables))
         else:
+            if (old := self._kernel) is not None:
+                await self._on_loop(lambda _: old.aclose())
             progress = _Progress(self.log, self._spec.name)
             self._kernel = await self._on_loop(lambda s: s.kernels.launch(self._spec, secrets=self._keys, progress=progress))
             progress.done()

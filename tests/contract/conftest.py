@@ -42,7 +42,7 @@ class Holder:
     """Another process that holds a Workload, and may die."""
 
     name: str
-    """What an error must name it by; empty where that can't be told beforehand."""
+    """What an error must name it by."""
     die: Callable[[], Awaitable[None]]
 
 
@@ -82,7 +82,7 @@ def another_process_holds(backend: Backend, request: pytest.FixtureRequest) -> C
                     answer = (await process.stdout.receive()).decode().strip()
                 if answer != "held":
                     raise ConflictError(answer)
-                yield Holder(str(process.pid) if place == "local" else "", die)
+                yield Holder(str(process.pid), die)
             finally:
                 await die()
 

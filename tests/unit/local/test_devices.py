@@ -168,5 +168,5 @@ async def test_more_than_there_is_says_what_there_is(local_backend: Backend) -> 
 
 async def test_where_there_is_none_it_says_how_to_try_things_out(tmp_path: Path) -> None:
     async with LocalBackend("local", LocalSettings(state_folder=tmp_path / "state", emulated_gpus=0)) as backend:
-        with pytest.raises(QuotaExceededError, match=r"it has none; .*set emulated_gpus to try things out"):
+        with pytest.raises(QuotaExceededError, match=r"it has none; .*to try things out, set 'emulated_gpus'"):
             await backend.submit(a_workload("w-1", gpus=1))
