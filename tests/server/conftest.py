@@ -66,6 +66,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             with gpu.follow(workload.spec.id) as changes:
                 for _ in changes:
                     pass
+        gpu.connection.users = 1  # provisioners keep theirs as long as the process; a test is one
 
 
 @dataclass

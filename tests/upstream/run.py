@@ -42,7 +42,9 @@ def main() -> int:
         work = Path(folder)
         download(work)
         environment = configure(work)
-        return max([run(suite, work, environment) for suite in SUITES])
+        codes = [run(suite, work, environment) for suite in SUITES]
+        end_what_is_left(work)
+        return max(codes)
 
 
 def download(work: Path) -> None:
@@ -68,6 +70,21 @@ def configure(work: Path) -> dict[str, str]:
         "JUPYTER_CONFIG_PATH": str(work / "config"),  # their fixtures move JUPYTER_CONFIG_DIR
         "JUPYTER_DEFAULT_PROVISIONER_NAME": "jupyter-gpu",
     }
+
+
+def end_what_is_left(work: Path) -> None:
+    """End the kernels that these tests leave to their parent's death; the state folder goes away with us."""
+    import jupyter_gpu
+    from jupyter_gpu.config import Site
+    from jupyter_gpu.schema import LocalSettings
+
+    place = LocalSettings(state_folder=work / "state", emulated_gpus=64)
+    with jupyter_gpu.connect(site=Site(places={"local": place})) as gpu:
+        for workload in gpu.list():
+            gpu.cancel(workload.spec.id)
+            with gpu.follow(workload.spec.id) as changes:
+                for _ in changes:
+                    pass
 
 
 def run(suite: Suite, work: Path, environment: dict[str, str]) -> int:
