@@ -18,7 +18,7 @@ from jupyter_gpu.errors import BackendUnavailableError, ConflictError, InvalidRe
 from jupyter_gpu.schema import LocalSettings, Phase
 from jupyter_gpu.services.kernels import Kernels, kernel_ports
 from tests.builders import a_kernel as a_kernel_spec
-from tests.builders import a_workload, finished, phase_of, shown, status_of
+from tests.builders import a_workload, finished, phase_of, running, shown, status_of
 from tests.server.conftest import ASite, a_kernel
 
 KEYS = {"key": "0123456789abcdef"}
@@ -86,7 +86,7 @@ async def test_what_a_program_submits_outlives_it(local_backend: Backend, local_
     outer = a_workload("outer", command=(sys.executable, "-c", code, local_settings.model_dump_json()))  # type: ignore[attr-defined]
     await local_backend.submit(outer)
     assert (await finished(local_backend, "outer")).phase is Phase.SUCCEEDED
-    assert await phase_of(local_backend, "inner") is Phase.RUNNING
+    await running(local_backend, "inner")
     await local_backend.cancel("inner")
     assert (await finished(local_backend, "inner")).phase is Phase.CANCELLED
 
