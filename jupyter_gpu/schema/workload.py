@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from enum import StrEnum
 from typing import Any
 
@@ -109,6 +111,14 @@ class WorkloadSpec(Schema):
     relaunch_within_s: float = Field(60.0, gt=0, description="Seconds a KERNEL's device is kept for a relaunch after its death.")
     grace_s: float = Field(10.0, ge=0, description="Seconds from TERM to KILL.")
     ttl_s: float = Field(86_400.0, ge=0, description="Seconds its story is kept after the end.")
+
+    def content_hash(self) -> str:
+        """Return what tells whether two requests ask for the same (SHA-256, 64 hex digits).
+
+        Who asks is no part of it, nor are defaults, so that a field which is added later changes nothing.
+        """
+        content = self.model_dump(mode="json", exclude={"owner"}, exclude_defaults=True)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class ReplicaStatus(Schema):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import platform
 import sqlite3
@@ -131,12 +130,6 @@ def read(schema: type[_S], text: str) -> _S:
         return schema.model_validate(value)
 
 
-def content_hash(spec: WorkloadSpec) -> str:
-    """Return what tells whether two requests ask for the same; a field that is added later, at its default, changes nothing."""
-    content = spec.model_dump(mode="json", exclude={"owner"}, exclude_defaults=True)
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def find(store: Store, id: str) -> Row | None:
     """Return a Workload's row."""
     found = store.rows(f"SELECT {_COLUMNS} FROM workloads WHERE id = ?", (id,))
@@ -197,7 +190,7 @@ def insert(connection: sqlite3.Connection, spec: WorkloadSpec, attempt: int, mom
         "id": spec.id,
         "attempt": attempt,
         "owner": spec.owner,
-        "content": content_hash(spec),
+        "content": spec.content_hash(),
         "kind": spec.kind.value,
         "name": spec.name,
         "queue": spec.queue,

@@ -125,7 +125,7 @@ def _is_there(row: rows.Row | None, spec: WorkloadSpec) -> bool:
         raise ConflictError(f"{spec.id!r} belongs to {row.owner}; choose another id")
     if row.is_final:
         return False
-    if row.content != rows.content_hash(spec):
+    if row.content != spec.content_hash():
         raise ConflictError(f"{spec.id!r} is {row.phase} with other content; cancel it first, or choose another id")
     return True
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,9 +58,8 @@ def labels_of(spec: WorkloadSpec, attempt: int) -> dict[str, str]:
 
 
 def content_of(spec: WorkloadSpec) -> str:
-    """Return a hash of what is asked for; who asks is no part of it, nor are defaults, so that new fields change none."""
-    text = json.dumps(spec.model_dump(mode="json", exclude_defaults=True, exclude={"owner"}), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    """Return the content hash as annotations hold it."""
+    return spec.content_hash()[:32]
 
 
 def workload_of(thing: Mapping[str, Any]) -> tuple[str, int] | None:
