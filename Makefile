@@ -9,7 +9,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
-SOAK_MINUTES ?= 30
+SOAK ?=
 
 .PHONY: demo test check test-cluster test-upstream bench soak lab lock clean help
 
@@ -35,13 +35,8 @@ test-upstream: $(READY) ## Jupyter's own tests of kernel managers and notebooks,
 bench: $(READY) ## The ratios of speed that we promise
 	@$(BIN)/python -m benchmarks
 
-soak: $(READY) ## The contract and server suites again and again for SOAK_MINUTES (30)
-	@end=$$((SECONDS + $(SOAK_MINUTES) * 60)); round=0; \
-	while (( SECONDS < end )); do \
-		echo "round $$((++round))"; \
-		$(BIN)/python -m pytest -q -x -m "not cluster" tests/contract tests/server; \
-	done; \
-	echo "$$round rounds without a failure"
+soak: $(READY) ## Long random tests of the local place: SOAK="--seed 7 --rounds 3 --only deaths"
+	@$(BIN)/python -m tests.soak $(SOAK)
 
 lab: $(READY) ## JupyterLab with the configuration of the demo
 	@$(BIN)/python examples/demo/run.py --configure

@@ -12,7 +12,9 @@ from queue import Empty
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
+from benchmarks.admission import admission_step
 from benchmarks.bare_pod import bare_pod, cluster, direct_client
+from benchmarks.queueing import decision
 
 Way = Callable[[], Awaitable[float]]
 READY_S = 60.0
@@ -174,6 +176,8 @@ ROWS = (
     Row("kernel pod, image present, ready for the first cell", 1.10, pod_start, cluster=True),
     Row("restart in place", 1.10, restart, turns=9),
     Row("cell round trip, in cluster", 1.05, round_trip, cluster=True, unit="ms"),
+    Row("the decision alone, 1,000 waiting: milliseconds", 4.0, decision, turns=21, unit="ms"),
+    Row("local admission step, 1,000 waiting: milliseconds", 10.0, admission_step, turns=21, unit="ms"),
     Row("50 MB of output, ipc (local)", 1.05, output_of("gpu"), turns=5),
     Row("50 MB of output, Curve (pod)", 1.60, output_of("pod"), turns=5, cluster=True),
 )

@@ -17,3 +17,10 @@ def connect(place: str | None = None, **options: Any) -> "Gpu":
     from jupyter_gpu.connection import connect as connect_
 
     return connect_(place, **options)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Give a notebook or an IPython console the verbs of the command line: ``%load_ext jupyter_gpu``, then ``%gpu status``."""
+    from jupyter_gpu.notebook.magic import register
+
+    register(shell)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from jupyter_core.paths import jupyter_config_path
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 from traitlets import Dict, Unicode
 from traitlets.config import Config, Configurable
 from traitlets.config.loader import JSONFileConfigLoader, LazyConfigValue, PyFileConfigLoader
 
 from jupyter_gpu.errors import InvalidRequestError, NotFoundError
-from jupyter_gpu.schema import LocalSettings, PlaceSettings, Profile, Resources, Schema
+from jupyter_gpu.schema import LocalSettings, MiB, PlaceSettings, Profile, Resources, Schema
+from jupyter_gpu.schema.explaining import explain
 
 CONFIG_NAME = "jupyter_gpu_config"
 DEFAULT_PLACES = {"local": {"backend": "local"}}
-DEFAULT_PROFILES = {"gpu": {"display_name": "Python 3 (GPU)", "resources": {"gpus": 1}}}
+DEFAULT_PROFILES: dict[str, dict[str, Any]] = {"gpu": {"display_name": "Python 3 (GPU)", "resources": {"gpus": 1}}}
+_SHARE_OF_MEMORY = 0.9
 
 
 class JupyterGpu(Configurable):
@@ -78,32 +81,54 @@ def load_site(extra: Config | None = None) -> Site:
     """
     config, files = _read_files()
     if extra is not None:
+        _refuse_other_spellings(extra, "the application's configuration")
         config.merge(Config({"JupyterGpu": extra["JupyterGpu"]}) if "JupyterGpu" in extra else Config())
     where = " or ".join(str(file) for file in files) or "the configuration"
+    _refuse_other_spellings(config, where)
     section = config.get("JupyterGpu", Config())
     unknown = set(section) - set(JupyterGpu.class_trait_names(config=True))
     if unknown:
         known = ", ".join(sorted(JupyterGpu.class_trait_names(config=True)))
         raise InvalidRequestError(f"{where}: JupyterGpu has no setting {sorted(unknown)[0]!r}; it has {known}")
-    values: dict[str, Any] = {"places": DEFAULT_PLACES, "profiles": DEFAULT_PROFILES}
-    for name, value in section.items():  # lazy: c.JupyterGpu.profiles.update(...), which adds to the default
-        values[name] = value.get_value(dict(values[name])) if isinstance(value, LazyConfigValue) else value
+    places = _value(section, "places", DEFAULT_PLACES)
+    values: dict[str, Any] = {"places": places, "profiles": _value(section, "profiles", _default_profiles(places))}
+    values |= {name: section[name] for name in section if name not in values}
+    given = _plain(values)
     try:
-        return TypeAdapter(Site).validate_python(_plain(values))
+        return Site.model_validate(given)
     except ValidationError as error:
-        raise InvalidRequestError(f"{where}: {explain(error, 'JupyterGpu')}") from error
+        raise InvalidRequestError(f"{where}: {explain(error, 'JupyterGpu', Site, given)}") from error
 
 
-def explain(error: ValidationError, root: str) -> str:
-    """Return what is wrong with a value, in one line a person can act on: where, what, and what was given."""
-    wrongs = []
-    for detail in error.errors(include_url=False)[:5]:
-        # the tag of a union ('local', 'kubernetes') stands in the path although nobody wrote it
-        path = ".".join([root, *(str(part) for part in detail["loc"])])
-        given = detail["input"]
-        shown = "" if isinstance(given, dict | list) or given is None else f" (given: {given!r})"
-        wrongs.append(f"{path}: {detail['msg'].removeprefix('Value error, ')}{shown}")
-    return "; ".join(wrongs)
+def _value(section: Config, name: str, default: dict[str, Any]) -> Any:
+    value = section.get(name, default)
+    # lazy: c.JupyterGpu.profiles.update(...), which adds to the default
+    return value.get_value(dict(default)) if isinstance(value, LazyConfigValue) else value
+
+
+def _default_profiles(places: Any) -> dict[str, Any]:
+    """Return the built-in profile. On this machine it has most of the memory: nobody chose a limit that could end a kernel."""
+    local = _plain(places).get("local") if isinstance(places, dict) else None
+    if not isinstance(local, dict) or local.get("backend") != "local":
+        return DEFAULT_PROFILES
+    memory = max(int(_machine_bytes() * _SHARE_OF_MEMORY) // MiB, 1) * MiB
+    return {name: {**one, "resources": {"memory_bytes": memory, **one["resources"]}} for name, one in DEFAULT_PROFILES.items()}
+
+
+def _machine_bytes() -> int:
+    """Return the memory of this machine, or of the container that it is for us."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return machine
+
+
+def _refuse_other_spellings(config: Config, where: str) -> None:
+    section = JupyterGpu.__name__
+    for name in config:
+        if name != section and name.replace("_", "").casefold() == section.casefold():
+            raise InvalidRequestError(f"{where}: the section {name!r} would be ignored; it is written c.{section}")
 
 
 def _read_files() -> tuple[Config, list[Path]]:

@@ -7,10 +7,10 @@ import concurrent.futures.thread  # noqa: F401 - registers its own end, and ours
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,8 +21,28 @@ from traitlets.config import Config
 
 from jupyter_gpu.backends.base import Backend
 from jupyter_gpu.config import Site, load_site
-from jupyter_gpu.schema import KubernetesSettings, LocalSettings, LogLine, Place, PlaceSettings, Selector, Workload
+from jupyter_gpu.schema import (
+    DEFAULT_QUEUE,
+    Event,
+    Forecast,
+    Kind,
+    KubernetesSettings,
+    LocalSettings,
+    LogLine,
+    Place,
+    PlaceSettings,
+    QueueSet,
+    QueueStatus,
+    Selector,
+    Start,
+    Workload,
+    WorkloadSpec,
+)
+from jupyter_gpu.schema.base import Priority, Time
+from jupyter_gpu.schema.explaining import checked
 from jupyter_gpu.services import Services
+from jupyter_gpu.services.queues import Difference
+from jupyter_gpu.services.usage import By, UsageSum, fold
 
 T = TypeVar("T")
 _BUFFERED = 256
@@ -115,6 +135,93 @@ class Gpu:
         self._call(lambda services: services.workloads.cancel(workload.spec.id))
         return workload
 
+    def forecast(
+        self,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        priority: int = 0,
+        replicas: int = 1,
+        start: Start = Start.TOGETHER,
+        max_runtime_s: float | None = None,
+        **resources: Any,
+    ) -> Forecast:
+        """Return whether a Workload would start now, and if not, why: ``gpu.forecast(gpus=2, queue="vision")``.
+
+        Nothing is created.
+
+        Args:
+            queue: its queue.
+            priority: higher starts first.
+            replicas: how many of that size.
+            start: ``together``, or ``as_they_fit``.
+            max_runtime_s: seconds after which it would be ended.
+            **resources: of each replica, the fields of `Resources`: ``gpus``, ``accelerator``, ``product``, ``cpus``,
+                ``memory_bytes``.
+
+        Raises:
+            InvalidRequestError: a value is wrong, or there is no such queue.
+        """
+        wish: dict[str, Any] = {"id": "forecast", "name": "forecast", "kind": Kind.BATCH, "command": ("true",), "queue": queue}
+        wish |= {"priority": priority, "replicas": replicas, "start": start, "max_runtime_s": max_runtime_s}
+        spec: WorkloadSpec = checked(WorkloadSpec, wish | {"resources": resources}, "")
+        return self._call(lambda services: services.queues.forecast(spec))
+
+    def why(self, text: str) -> Forecast | None:
+        """Return what a QUEUED Workload waits for, after whom, and when it starts at the latest.
+
+        None if it does not wait, or where another scheduler decides; its phase's reason says more then.
+        """
+        workload = self.get(text)
+        return self._call(lambda services: services.queues.why(workload))
+
+    def set_priority(self, text: str, priority: int) -> Workload:
+        """Give a Workload another priority, and return it as it was; higher starts first.
+
+        Raises:
+            InvalidRequestError: the number is out of range.
+            ConflictError: it has ended.
+            UnsupportedError: the place can't change it, or not any more.
+        """
+        workload = self.get(text)
+        number: int = checked(Priority, priority, "priority")
+        self._call(lambda services: services.workloads.set_priority(workload.spec.id, number))
+        return workload
+
+    def story(self, text: str) -> tuple[Event, ...]:
+        """Return what became of a Workload: every phase of every attempt, with its time and reason, oldest first."""
+        id = self.get(text).spec.id
+        return self._call(lambda services: services.workloads.story(id))
+
+    def usage(self, *, since: datetime | None = None, by: By = By.QUEUE) -> tuple[UsageSum, ...]:
+        """Return what was used since a time, or of all that the place still knows, summed up by queue, owner or workload.
+
+        Raises:
+            InvalidRequestError: ``since`` has no zone, or ``by`` is none of these.
+        """
+        begin: datetime | None = checked(Time | None, since, "since")
+        kind: By = checked(By, by, "by")
+        records = self._call(lambda services: services.workloads.usage(begin))
+        return fold(records, kind, since=begin, now=datetime.now(UTC))
+
+    def queues(self) -> tuple[QueueStatus, ...]:
+        """Return the queues: their quotas, what is used and borrowed of them, who holds and who waits."""
+        return self.place().queues
+
+    def apply_queues(self, queues: QueueSet | Mapping[str, Any], *, dry_run: bool = False) -> tuple[Difference, ...]:
+        """Set the queues of the place, all of them at once, and return what that changes.
+
+        Args:
+            queues: all of them; those that are there and not in it are removed.
+            dry_run: change nothing, only say what would be.
+
+        Raises:
+            InvalidRequestError: it is wrong, and the message says where; or a quota is of something that the place does not have.
+            ConflictError: a queue that would be gone has work.
+            UnsupportedError: the queues of this place are not ours to set.
+        """
+        wanted: QueueSet = checked(QueueSet, queues, "")
+        return self._call(lambda services: services.queues.apply(wanted, dry_run=dry_run))
+
     @contextmanager
     def follow(self, id: str) -> Iterator[Iterator[Workload]]:
         """Iterate over a Workload's changes until it is final."""
@@ -183,7 +290,7 @@ def make_backend(name: str, settings: PlaceSettings) -> Backend:
     assert isinstance(settings, LocalSettings)
     from jupyter_gpu.backends.local import LocalBackend
 
-    keeper = (sys.executable, "-m", "jupyter_gpu", "keeper", "--settings", settings.model_dump_json(), "--name", name)
+    keeper = (sys.executable, "-m", "jupyter_gpu", "keeper", "--settings", "{settings}", "--name", name)
     return LocalBackend(name, settings, keeper=keeper)
 
 

@@ -24,11 +24,12 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from pydantic import ValidationError
 from traitlets import Any as AnyTrait
 
-from jupyter_gpu.config import explain, load_site
+from jupyter_gpu.config import load_site
 from jupyter_gpu.connection import Connection, open_connection
 from jupyter_gpu.errors import InvalidRequestError
 from jupyter_gpu.names import object_name
 from jupyter_gpu.schema import KernelOptions, Kind, LocalSettings, Phase, Profile, Workload, WorkloadSpec
+from jupyter_gpu.schema.explaining import explain
 from jupyter_gpu.services import Services
 from jupyter_gpu.services.kernels import Kernel, kernel_ports
 
@@ -201,7 +202,7 @@ class GpuProvisioner(KernelProvisionerBase):
         try:
             return WorkloadSpec.model_validate(fields)
         except ValidationError as error:
-            raise InvalidRequestError(f"kernelspec {self._spec_name()!r}: {explain(error, 'kernel')}") from error
+            raise InvalidRequestError(f"kernelspec {self._spec_name()!r}: {explain(error, 'kernel', WorkloadSpec)}") from error
 
     def _orphan_running_after_s(self, profile: Profile) -> float:
         # a server comes back for its kernels; papermill or a console that died never does
@@ -213,7 +214,7 @@ class GpuProvisioner(KernelProvisionerBase):
         try:
             return KernelOptions.model_validate(given)
         except ValidationError as error:
-            raise InvalidRequestError(f"kernelspec {self._spec_name()!r}: {explain(error, 'config')}") from error
+            raise InvalidRequestError(f"kernelspec {self._spec_name()!r}: {explain(error, 'config', KernelOptions)}") from error
 
     def _variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the kernelspec's variables and what the caller added; the server's own environment stays here."""

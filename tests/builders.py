@@ -24,6 +24,9 @@ from jupyter_gpu.schema import (
     LogLine,
     Phase,
     Port,
+    Preemption,
+    QueueSpec,
+    Quota,
     Resources,
     Selector,
     Stream,
@@ -101,6 +104,7 @@ def program(
     tells: Sequence[str] = (),
     pause_s: float = 0,
     rest: str = "",
+    by_rank: Mapping[int, Mapping[str, Any]] | None = None,
 ) -> tuple[str, ...]:
     """Return a command that does the same at every place: say lines, wait, end.
 
@@ -116,6 +120,7 @@ def program(
         tells: names of variables that it prints first, as ``NAME=value``.
         pause_s: seconds after each line.
         rest: the last words of stdout, without a line end.
+        by_rank: what of this is otherwise for a replica, by its rank; a place of virtual time alone knows it.
     """
     script = {
         "prints": list(prints),
@@ -130,6 +135,7 @@ def program(
         "tells": list(tells),
         "pause_s": pause_s,
         "rest": rest,
+        "by_rank": by_rank or {},
     }
     return ("python3", "-c", CODE, json.dumps(script))
 
@@ -153,6 +159,20 @@ def a_kernel(id: str = "k-1", *, gpus: int = 0, **changes: Any) -> WorkloadSpec:
     names = ("shell", "iopub", "stdin", "control", "hb", "parent")
     ports = tuple(Port(name=name, number=number) for number, name in enumerate(names, start=54321))
     return a_workload(id, gpus=gpus, **{"kind": Kind.KERNEL, "ports": ports, "secrets": tuple(sorted(KEYS))} | changes)
+
+
+def a_queue(
+    name: str = "default",
+    gpus: int = 2,
+    *,
+    cohort: str | None = None,
+    borrowing_limit: int | None = None,
+    lending_limit: int | None = None,
+    **preemption: Any,
+) -> QueueSpec:
+    """Return a queue with devices of nvidia.com/gpu; who must yield to it stands in ``preemption``."""
+    quota = Quota(nominal=gpus, borrowing_limit=borrowing_limit, lending_limit=lending_limit)
+    return QueueSpec(name=name, cohort=cohort, quotas={"nvidia.com/gpu": quota}, preemption=Preemption(**preemption))
 
 
 async def shown(backend: Backend, selector: Selector = Selector()) -> dict[str, Workload]:  # noqa: B008 - frozen

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpu.backends.memory import MemoryBackend
 from jupyter_gpu.cli.main import run
 from jupyter_gpu.config import CONFIG_NAME
 from jupyter_gpu.connection import Gpu, connect
@@ -101,3 +102,26 @@ class Home:
     def submit(self, spec: WorkloadSpec) -> None:
         """Submit a Workload."""
         self.gpu().connection.call(lambda services: services.backend.submit(spec)).result()
+
+
+@dataclass(frozen=True)
+class VirtualPlace:
+    """A home whose place ``local`` is one of virtual time, with four devices."""
+
+    home: Home
+    backend: MemoryBackend
+
+    def cli(self, *words: str) -> Result:
+        """Run the command line in this process."""
+        return self.home.cli(*words)
+
+    def submit(self, *specs: WorkloadSpec) -> None:
+        """Submit Workloads."""
+        for spec in specs:
+            self.home.submit(spec)
+
+    def apply(self, text: str) -> Result:
+        """Set its queues by a file of this content."""
+        path = self.home.folder / "queues.yaml"
+        path.write_text(text)
+        return self.cli("queues", "apply", str(path))

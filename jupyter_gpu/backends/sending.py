@@ -61,6 +61,7 @@ def replica_specification(spec: WorkloadSpec, *, attempt: int, rank: int, **plac
         "visible_variable": spec.resources.accelerator.visible_variable,
         "ports": {port.name: port.number for port in spec.ports},
         "loopback": [port.name for port in spec.ports if port.loopback],
+        "memory_bytes": spec.resources.memory_bytes,
         "grace_s": spec.grace_s,
         "start_timeout_s": spec.start_timeout_s,
         "max_runtime_s": spec.max_runtime_s,

@@ -35,7 +35,8 @@ Exit codes:
   2    the request itself is wrong: an option, a name, the configuration,
        more devices than there are
   3    there is no such workload, place, profile or kernelspec
-  4    somebody else has it, or it is there already
+  4    something is in the way: somebody else has it, it is there already,
+       it has work, or it has ended
   5    this account lacks a right
   6    the place can't be reached, or did not answer in time
   7    this kind of place has no such ability

@@ -7,10 +7,10 @@ import click
 from pydantic import TypeAdapter, ValidationError
 from rich.text import Text
 
-from jupyter_gpu.config import explain
 from jupyter_gpu.connection import make_backend
 from jupyter_gpu.errors import InvalidRequestError
 from jupyter_gpu.schema import PlaceSettings
+from jupyter_gpu.schema.explaining import explain
 from jupyter_gpu.services.keeping import keep
 from jupyter_gpu.verbs import Answer, Asking, verb
 
@@ -30,7 +30,7 @@ def keeper(asking: Asking, name: str | None, settings: str | None) -> Answer:
         try:
             checked = TypeAdapter[PlaceSettings](PlaceSettings).validate_json(settings)
         except ValidationError as error:
-            raise InvalidRequestError(f"--settings: {explain(error, 'settings')}") from error
+            raise InvalidRequestError(f"--settings: {explain(error, 'settings', PlaceSettings)}") from error
     place = name or "local"
 
     async def run() -> bool:

@@ -18,13 +18,12 @@ from jupyter_gpu.cli import exits
 from jupyter_gpu.cli.keeper import keeper
 from jupyter_gpu.cli.terminal import Terminal
 from jupyter_gpu.errors import InvalidRequestError, JupyterGpuError
-from jupyter_gpu.verbs import VERBS, Answer, Answers, Asking, common_options
+from jupyter_gpu.verbs import PROGRAM, VERBS, Answer, Answers, Asking, common_options
 
-_PROGRAM = "jupyter gpu"
 _BROKEN_PIPE = 141  # as if SIGPIPE had ended it
 
 
-@click.group(_PROGRAM, epilog=exits.EXPLAINED, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(PROGRAM, epilog=exits.EXPLAINED, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message="jupyter-gpu %(version)s")
 def gpu() -> None:
     """GPU kernels and workloads: look at them, read what they said, end them."""
@@ -49,7 +48,7 @@ def run(words: Sequence[str]) -> int:
     asking = Asking(busy=terminal.busy)
     as_json = "--json" in words  # where an error comes before its option is read
     try:
-        with gpu.make_context(_PROGRAM, list(words), obj=asking) as context:
+        with gpu.make_context(PROGRAM, list(words), obj=asking) as context:
             answers: Answers = gpu.invoke(context)
         return _show(terminal, answers, asking)
     except JupyterGpuError as error:

@@ -22,6 +22,9 @@ loopback *            names of the ports that listen on 127.0.0.1 although they 
 secrets *             folder with a file per secret, or a JSON file with all of them (a kernel's keys)
 run_folder            private folder for the connection file and sockets; made 0700, removed at the end
 grace_s               seconds from TERM to KILL
+memory_bytes *        its memory, all its processes together; told in reasons, and kept to as ``memory_limits`` says
+memory_limits *       how a local place keeps a program to that: auto, scope, watch or off (`limits`); absent: the container does
+sample_s *            seconds between two samples of what it uses, 5 when absent
 start_timeout_s *     a kernel's: seconds until it must listen, else it ends as ``start.timeout``
 max_runtime_s *       seconds until it is ended as ``end.max_runtime``
 relaunch_within_s *   a kernel's: seconds its device is kept for a relaunch after it died
@@ -29,7 +32,8 @@ orphan_running_after_s *  a kernel's: seconds without a client until it ends as 
 folder *              a local place's: the attempt's folder, see below; in a pod absent
 zmq_path *            entries for sys.path where pyzmq is; absent: the interpreter's own site-packages
 after *               command to start, detached, when all is over (a local place's Keeper), and
-after_if *            only if this path exists then (the local place keeps it while something is QUEUED)
+after_if *            only if this path exists then (the local place keeps it while something is QUEUED), with
+after_variables *     these variables; absent: PATH, HOME, LANG and where temporary files and sockets go, of the program's own
 ===================== ==========================================================================================
 
 A local place's **attempt folder** (0700, made by the backend) holds:
@@ -40,17 +44,26 @@ A local place's **attempt folder** (0700, made by the backend) holds:
 - ``state.json``: written by the runner, replaced whole: ``{"pid", "started", "program": {"pid"}}``.
 - ``log``: what the program said, in the CRI log format: ``<RFC 3339 time> stdout|stderr F|P <text>``; reports stand in stdout.
 - ``stop.json``: written by the backend before it sends TERM to the runner: ``{"code", "message", "grace_s"}``, the reason why.
-- ``end.json``: the end report, the runner's last act before it exits; absent when it was killed.
+- ``usage.json``: what was used so far, replaced whole at every ``sample`` report and at the end: ``measured_device_s`` (devices
+  times seconds in which their use was measured), ``idle_device_s`` (the part of them below 1 % busy), ``cpu_s``,
+  ``peak_memory_bytes``.
+- ``end.json``: the end report, the runner's last act before it exits; absent when it was killed, or when there was no room for
+  some seconds (its space, ``end.json.new``, is taken when the program starts).
 
 In a pod the program has the container's own stdout and stderr, reports are lines there, and the end report is also written
-into ``/dev/termination-log`` (at most 4 KiB).
+into ``/dev/termination-log`` (at most 4 KiB), with the content of ``usage.json`` as its fact ``usage``.
 
 Reports are lines ``\\x1e{json}``; in a pod's log, half a line that the program printed just before may stand in front. The key
 ``report`` names the type:
 
 - ``started``: ``devices`` (list of ids), ``node``, ``pid``.
-- ``kernel``: a kernel died and its parent waits for a relaunch: ``code``, ``message``, ``exit_code`` or ``signal``.
-- ``end``: ``code`` (of a Reason), ``message``, ``exit_code`` (int or null), ``signal`` (name or null), ``facts``.
+- ``kernel``: a kernel died and its parent waits for a relaunch: ``code``, ``message``, ``exit_code`` or ``signal``, ``facts``.
+- ``sample``: what it used since the last: ``cpu`` (cores, mean), ``memory_bytes`` (the most), ``gpus``: of each device that
+  NVIDIA's driver knows ``id``, ``utilization`` (0 to 1, mean; null for a MIG slice), ``memory_bytes`` (the most; or null). The
+  first comes after 5 seconds, then one each 30, and a last one before the end.
+- ``end``: ``code`` (of a Reason), ``message``, ``exit_code`` (int or null), ``signal`` (name or null), ``facts``, with
+  ``peak_memory_bytes`` among them. ``end.out_of_memory`` has ``limit_bytes`` too, or ``machine_bytes`` where it was the machine
+  that had no more.
 
 The **parent channel** of a kernel is a ZeroMQ ROUTER on port ``parent``, with the kernel's Curve keys if it has some. A message
 is two frames: a JSON object, and the HMAC-SHA256 of that frame under the kernel's key, as lower-case hex. Requests have ``op``
@@ -64,5 +77,11 @@ state is sent to every client that has spoken when the kernel changes. The reque
 
 State: ``protocol``, ``id``, ``attempt``, ``node``, ``devices``, and ``kernel``: ``start`` (1, 2, ...: how often it was started),
 ``state`` (``starting``; ``running``: it listens; ``exited``), ``pid``, ``exit_code`` (negative: minus the signal's number);
-and ``stopping`` *: ``code`` and ``message`` of why the Workload is ending.
+``cause`` *: ``code``, ``message`` and ``facts`` of why it died, if that was nobody's wish; ``stopping`` *: ``code`` and
+``message`` of why the Workload is ending, told as soon as that is known, and ``ends_in_s`` *: seconds until the kernel is killed.
+
+A kernel that has to yield (``stop.json`` with ``end.preempted``) is left alone for its grace period, so that what it has in
+memory can be saved: TERM, which ends ipykernel at once, comes 2 seconds (at most a quarter of it) before the end of it. In a pod,
+where nobody says why it gets TERM, that holds for every TERM, if a client has spoken within 25 seconds; a client that knows that
+the end is somebody's wish sends ``signal`` 15.
 """

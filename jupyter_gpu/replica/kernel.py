@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from functools import partial
 
 from . import processes, report
 from .run import PROTOCOL, Replica
@@ -27,6 +28,8 @@ _PROBE_S = 0.01
 _PROBE_FIRST_S = 0.1  # no kernel listens sooner
 _GREETING = b"\xff" + bytes(7) + b"\x01\x7f\x03\x00"  # ZMTP 3.0: signature and version; the mechanism would come next
 _LINGER_MS = 500
+_CLIENT_SPEAKS_S = 25.0  # a client that is there says hello every 10 s
+_LAST_S = 2.0  # from TERM to KILL of a kernel that had to yield, at most; it is taken from the end of its grace period
 
 
 class KernelParent(Replica):
@@ -39,6 +42,8 @@ class KernelParent(Replica):
         self._state = "starting"
         self._exit_code: int | None = None
         self._last = report.end_of(0)
+        self._cause: dict[str, Any] | None = None  # what the kernel died of, if that was nobody's wish
+        self._ends_at: float | None = None  # when what must end is killed
         self._asked = False  # whether the kernel's end, if it comes now, is somebody's wish
         self._respawn = False
         self._ending: tuple[bytes, dict[str, Any]] | None = None  # who asked for the end, and waits for the answer
@@ -54,7 +59,7 @@ class KernelParent(Replica):
         for name in _CHANNELS:
             _unlink_socket(self.spec["ports"][name])
         report.write_whole(self._connection_file, self._connection())
-        self._state, self._exit_code, self._asked, self._respawn = "starting", None, False, False
+        self._state, self._exit_code, self._asked, self._respawn, self._cause = "starting", None, False, False, None
         super().start()
         self._starts += 1
         self.forget("relaunch")
@@ -76,6 +81,7 @@ class KernelParent(Replica):
         """Keep the device and wait for a relaunch: a kernel's death is a report, not an end."""
         self.forget("probe")
         self.forget("listen")
+        self.forget("term")
         self._state, self._exit_code = "exited", os.waitstatus_to_exitcode(status)
         self._last = self.told(*report.end_of(0 if self._asked and status != 0 else status))
         if self._respawn and not self.stopping:
@@ -84,17 +90,34 @@ class KernelParent(Replica):
             self._end()
         else:
             if self._exit_code and not self._asked:
-                code, message, exit_code, by = self._last
-                self.log.report(report.frame("kernel", code=code, message=message, exit_code=exit_code, signal=by))
+                code, message, exit_code, by, facts = self._last
+                self._cause = {"code": code, "message": message, "facts": facts}
+                self.log.report(report.frame("kernel", **self._cause, exit_code=exit_code, signal=by))
             self.at("relaunch", self.spec["relaunch_within_s"], self._end)
         self._tell()
 
     def stop(self) -> None:
-        """Ask the kernel to end, or end at once where it has died already."""
+        """Tell the clients, and ask the kernel to end; at once where it has died already.
+
+        One that must make room for others is left alone for its grace period, but for the end of it: TERM ends a kernel at once,
+        and what is in its memory may still be saved by whoever is told now. In a pod nobody says why it gets TERM, so there it is
+        left alone for any reason, if somebody is there to save it; who knows that nothing is to be saved sends it the signal.
+        """
+        assert self.stopping is not None
         if self.pid is None:
             self._end()
+            return
+        grace_s = self.stopping.get("grace_s", self.spec["grace_s"])
+        self._ends_at = time.monotonic() + grace_s
+        if self.stopping["code"] == "end.preempted" or (self.stopping["code"] == "end.terminated" and self._is_used_in_a_pod()):
+            self.at("term", grace_s - min(_LAST_S, grace_s / 4), partial(processes.signal_group, self.pid, signal.SIGTERM))
+            self.at("grace", grace_s, self.kill)
         else:
             super().stop()
+        self._tell()
+
+    def _is_used_in_a_pod(self) -> bool:
+        return not self.folder and bool(self._clients) and time.monotonic() - self._contact < _CLIENT_SPEAKS_S
 
     def _start_again(self) -> None:
         try:
@@ -221,10 +244,11 @@ class KernelParent(Replica):
 
     def _status(self) -> dict[str, Any]:
         kernel = {"start": self._starts, "state": self._state, "pid": self.pid, "exit_code": self._exit_code}
+        ends_in_s = None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
         spec = self.spec
         head = {"protocol": PROTOCOL, "id": spec["id"], "attempt": spec["attempt"], "node": self.node, "devices": self.devices}
         stopping = self.stopping and {"code": self.stopping["code"], "message": self.stopping["message"]}
-        return {**head, "kernel": kernel, "stopping": stopping}
+        return {**head, "kernel": kernel, "cause": self._cause, "stopping": stopping, "ends_in_s": ends_in_s}
 
     def _tell(self) -> None:
         for client in list(self._clients):
@@ -237,6 +261,7 @@ class KernelParent(Replica):
         number = int(request["signum"])
         if self.pid is not None:
             self._asked = self._asked or number in (signal.SIGTERM, signal.SIGKILL)
+            self.killed = self.killed or number == signal.SIGKILL
             processes.signal_group(self.pid, number)
         self._answer(client, request)
 

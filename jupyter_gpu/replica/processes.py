@@ -97,19 +97,25 @@ def end_descendants(id: str) -> None:
     """
     pause = 0.001
     while True:
-        for pid in _descendants(os.getpid(), id):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill_descendants(id)
         reap()
-        if not _descendants(os.getpid(), id):
+        if not descendants(os.getpid(), id):
             return
         time.sleep(pause)  # a killed process needs a moment; one in an uninterruptible state longer
         pause = min(pause * 2, 0.1)
 
 
-def _descendants(pid: int, id: str) -> list[int]:
+def kill_descendants(id: str) -> None:
+    """Kill every descendant that belongs to this Workload; who has ended is still to be waited for."""
+    for pid in descendants(os.getpid(), id):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def descendants(pid: int, id: str) -> list[int]:
+    """Return all that a process has started and that belongs to this Workload, also by way of others."""
     found: list[int] = []
     try:
         tasks = os.listdir("/proc/%d/task" % pid)
@@ -122,14 +128,14 @@ def _descendants(pid: int, id: str) -> list[int]:
         except OSError:
             continue
         for child in children:
-            if not _is_anothers(child, id):
+            if not is_anothers(child, id):
                 found.append(child)
-                found.extend(_descendants(child, id))
+                found.extend(descendants(child, id))
     return found
 
 
-def _is_anothers(pid: int, id: str) -> bool:
-    """Whether a process is the runner of another Workload, or a place's Keeper."""
+def is_anothers(pid: int, id: str) -> bool:
+    """Return whether a process is the runner of another Workload, or a place's Keeper."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             variables = file.read().split(b"\0")
@@ -140,12 +146,16 @@ def _is_anothers(pid: int, id: str) -> bool:
     return keeper or (bool(named) and named[0] != b"JUPYTER_GPU_WORKLOAD=" + os.fsencode(id))
 
 
-def out_of_memory_kills() -> int:
-    """Return how many processes of this container were killed for want of memory; 0 where the cgroup does not tell.
+def out_of_memory_kills(folder: str | None) -> int:
+    """Return how many processes were killed for want of memory: of this container, or with an attempt's folder of this machine.
 
-    Source: Documentation/admin-guide/cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst (memory.oom_control) of Linux.
+    It is 0 where the system does not tell.
+
+    Source: Documentation/admin-guide/cgroup-v2.rst (memory.events) and cgroup-v1/memory.rst (memory.oom_control) of Linux;
+    /proc/vmstat counts all of the machine.
     """
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+    containers = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+    for path in ("/proc/vmstat",) if folder else containers:
         try:
             with open(path) as file:
                 for line in file:

@@ -11,12 +11,14 @@ TYPE_CHECKING = False  # typing itself would cost the start of every kernel some
 if TYPE_CHECKING:
     from typing import Any
 
-    End = tuple[str, str, "int | None", "str | None"]
+    End = tuple[str, str, "int | None", "str | None", dict[str, Any]]
 
 FRAME = "\x1e"  # RFC 7464
 TERMINATION_LOG = "/dev/termination-log"
 TERMINATION_BYTES = 4096  # the kubelet keeps no more
+RESERVED_BYTES = 4096
 LINE_BYTES = 16384  # longer lines are split into P (partial) records, as container runtimes do
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 def frame(report: str, **fields: Any) -> str:
@@ -25,12 +27,12 @@ def frame(report: str, **fields: Any) -> str:
 
 
 def end_of(status: int) -> End:
-    """Return (code, message, exit_code, signal) of a program by what ``os.waitpid`` said of it."""
+    """Return (code, message, exit_code, signal, facts) of a program by what ``os.waitpid`` said of it."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
-        return ("end.completed" if code == 0 else "end.exit_code"), "it ended with exit code %d" % code, code, None
+        return ("end.completed" if code == 0 else "end.exit_code"), "it ended with exit code %d" % code, code, None, {}
     name = signal_name(-code)
-    return "end.signal", "it was ended by signal %s" % name, None, name
+    return "end.signal", "it was ended by signal %s" % name, None, name, {}
 
 
 def signal_name(number: int) -> str:
@@ -42,11 +44,21 @@ def signal_name(number: int) -> str:
 
 
 def write_whole(path: str, value: object) -> None:
-    """Replace a JSON file as a whole: a reader sees the old or the new one."""
-    descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    """Replace a JSON file as a whole: a reader sees the old or the new one. What `reserve` has reserved is used for it."""
+    descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         json.dump(value, file)
+        file.truncate()
     os.replace(path + ".new", path)
+
+
+def reserve(path: str) -> None:
+    """Take the space now that `write_whole` will need, so that a disk that is full by then does not matter."""
+    descriptor = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, bytes(RESERVED_BYTES))
+    finally:
+        os.close(descriptor)
 
 
 class ContainerLog:
@@ -54,7 +66,10 @@ class ContainerLog:
 
     def report(self, line: str) -> None:
         """Write a report as a line; half a line that the program printed just before stands in front of it."""
-        os.write(1, (line + "\n").encode())
+        try:
+            os.write(1, (line + "\n").encode())
+        except OSError:
+            pass  # nobody reads it, or there is no room: the program goes on
 
     def end(self, report: dict[str, Any]) -> None:
         """Keep the end where the kubelet looks for it."""
@@ -73,7 +88,8 @@ class FolderLog:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._file = os.open(os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file: int | None = None
+        self._is_broken = False  # whether the last record was written in part
         self._rest = {"stdout": b"", "stderr": b""}
 
     def feed(self, stream: str, data: bytes) -> None:
@@ -97,12 +113,29 @@ class FolderLog:
         now = time.time()
         stamp = "%s.%09dZ %s " % (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)), now % 1 * 1e9, stream)
         data = b"".join(stamp.encode() + tag + b" " + line + b"\n" for line, tag in records)
-        while data:
-            try:
-                data = data[os.write(self._file, data) :]
-            except OSError:
-                return  # a full disk must not end the program: its output is lost, its work is not
+        if self._is_broken:
+            data = b"\n" + data
+        try:
+            if self._file is None:
+                self._file = os.open(os.path.join(self._folder, "log"), _APPEND, 0o600)
+            while data:
+                written = os.write(self._file, data)
+                self._is_broken = data[written - 1 : written] != b"\n"
+                data = data[written:]
+        except OSError:
+            pass  # a full disk must not end the program: its output is lost, its work is not
+
+    def reserve(self) -> None:
+        """Take the space for the end."""
+        try:
+            reserve(os.path.join(self._folder, "end.json"))
+        except OSError:
+            pass  # then there may be some when it is needed
 
     def end(self, report: dict[str, Any]) -> None:
-        """Keep the end where the backend looks for it."""
+        """Keep the end where the backend looks for it.
+
+        Raises:
+            OSError: there is no room for it.
+        """
         write_whole(os.path.join(self._folder, "end.json"), report)

@@ -21,10 +21,24 @@ if TYPE_CHECKING:
 
     from _typeshed import FileDescriptorLike
 
+    from .memory import Cause
+    from .sampling import Sampler
+
 PROTOCOL = 1
-_PLUGIN_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "CAMBRICON_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES")
+_PLUGIN_VARIABLES = (
+    "NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "HL_VISIBLE_DEVICES_UUID", "HABANA_VISIBLE_DEVICES",
+    "ASCEND_VISIBLE_DEVICES", "CAMBRICON_VISIBLE_DEVICES", "HYGON_VISIBLE_DEVICES", "IX_VISIBLE_DEVICES",
+    "ILUVATAR_COREX_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES", "ENFLAME_VISIBLE_DEVICES", "CXPU_VISIBLE_DEVICES",
+    "BR_PHY_CARDS", "AWS_NEURON_VISIBLE_DEVICES",
+)  # fmt: skip
 _OWN_VARIABLES = ("JUPYTER_GPU_REPLICA", "JUPYTER_GPU_LOCK_FD")
+_KEEPER_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "LD_LIBRARY_PATH")
 _INTERRUPTED_EXIT = 128 + signal.SIGTERM
+_LINGERERS = "/var/lib/systemd/linger"  # without it no account does, and nothing more needs to be loaded to know that
+_LOOKS_AFTER_S = 0.25
+_AGAIN_S = 1.0
+_END_AGAIN_S = 0.2
+_END_WITHIN_S = 5.0
 
 
 class Replica:
@@ -42,7 +56,14 @@ class Replica:
         self.result: dict[str, Any] | None = None  # the end report's fields, once there is one
         self._deadlines: dict[str, tuple[float, Callable[[], object]]] = {}
         self._pipes: set[int] = set()  # the near ends of the program's stdout and stderr
-        self._oom_kills = processes.out_of_memory_kills()
+        self.exceeded: Cause | None = None  # what is to be said of a program that was killed for its memory
+        self.peak_bytes = 0
+        self.began = time.monotonic()
+        self.limit: int | None = spec.get("memory_bytes") if spec.get("memory_limits") in ("auto", "scope", "watch") else None
+        self.is_scoped = False
+        self._sampler: Sampler | None = None
+        self.killed = False  # whether it was us who sent KILL
+        self.oom_kills = (processes.out_of_memory_kills(self.folder),) * 2  # some time ago, and at the last sample
         self._selector = selectors.DefaultSelector()
         self.run_folder = private_folder(spec["run_folder"])
 
@@ -59,7 +80,7 @@ class Replica:
         """Ask the program to end: TERM now, KILL after the grace period."""
         assert self.stopping is not None
         if self.pid is None:
-            self.finish("end.completed", "it had ended", 0, None)
+            self.finish("end.completed", "it had ended", 0, None, {})
             return
         processes.signal_group(self.pid, signal.SIGTERM)
         self.at("grace", self.stopping.get("grace_s", self.spec["grace_s"]), self.kill)
@@ -70,6 +91,10 @@ class Replica:
         """Run the program to its end and return the exit code of this process."""
         self._catch_signals()
         processes.become_subreaper()
+        if why := self._choose_limit():
+            words = "this place limits memory by a scope, which can't be had: %s; memory_limits 'auto' does without" % why
+            self.finish("start.memory_limit", words, None, None, {})
+            return self._close()
         try:
             self.start()
         except OSError as error:
@@ -77,6 +102,7 @@ class Replica:
         else:
             self._announce()
             self.started()
+            self.at("looks", _LOOKS_AFTER_S, self._look)
         if limit := self.spec.get("max_runtime_s"):
             self.at("max_runtime", limit, self._out_of_time)
         if self._wish() is not None:
@@ -91,12 +117,18 @@ class Replica:
         Raises:
             OSError: it could not be started.
         """
+        command, variables = self.command(), self.variables()
+        if self.is_scoped and self.limit:
+            from . import limits
+
+            command, variables = limits.scope_command(command, variables, self.limit)
+        self.killed, self.exceeded = False, None
         if isinstance(self.log, report.ContainerLog):
-            self.pid = processes.start_program(self.command(), self.variables(), self.spec.get("cwd"), 1, 2)
+            self.pid = processes.start_program(command, variables, self.spec.get("cwd"), 1, 2)
             return
         readers, writers = zip(os.pipe(), os.pipe())
         try:
-            self.pid = processes.start_program(self.command(), self.variables(), self.spec.get("cwd"), *writers)
+            self.pid = processes.start_program(command, variables, self.spec.get("cwd"), *writers)
         except OSError:
             for descriptor in readers:
                 os.close(descriptor)
@@ -142,22 +174,35 @@ class Replica:
     def kill(self) -> None:
         """End the program at once."""
         if self.pid is not None:
+            self.killed = True
             processes.signal_group(self.pid, signal.SIGKILL)
 
-    def told(self, code: str, message: str, exit_code: int | None, signal_: str | None) -> report.End:
-        """Return what the program did, with what the container's memory says to it."""
-        before, self._oom_kills = self._oom_kills, processes.out_of_memory_kills()
-        if code != "end.completed" and not self.folder and self._oom_kills > before:
-            code, message = "end.out_of_memory", "it was killed for using more memory than its limit"
-        return code, message, exit_code, signal_
+    def note_memory(self, used_bytes: int) -> None:
+        """Remember the most that the program had."""
+        self.peak_bytes = max(self.peak_bytes, used_bytes)
 
-    def finish(self, code: str, message: str, exit_code: int | None, signal_: str | None) -> None:
+    def note_kills(self) -> None:
+        """Remember how many processes of this machine died for want of memory: only a new one can be the program."""
+        if self.folder:
+            self.oom_kills = (self.oom_kills[1], processes.out_of_memory_kills(self.folder))
+
+    def told(self, code: str, message: str, exit_code: int | None, signal_: str | None, facts: dict[str, Any]) -> report.End:
+        """Return what the program did, with what memory has to say to it."""
+        kills = processes.out_of_memory_kills(self.folder)
+        if code != "end.completed" and (self.exceeded or kills > self.oom_kills[0]):
+            from . import memory
+
+            if cause := memory.cause(self, signal_):
+                code, (message, facts) = memory.CODE, cause
+        self.oom_kills = (kills, kills)
+        return code, message, exit_code, signal_, facts
+
+    def finish(self, code: str, message: str, exit_code: int | None, signal_: str | None, facts: dict[str, Any]) -> None:
         """Settle the end: the reason is why somebody wanted it, else what the program did."""
-        facts: dict[str, Any] = {}
         if self.stopping:
-            facts["program"] = message
+            facts = {"program": message}
             code, message = self.stopping["code"], self.stopping["message"]
-        self.result = {"code": code, "message": message, "exit_code": exit_code, "signal": signal_, "facts": facts}
+        self.result = {"code": code, "message": message, "exit_code": exit_code, "signal": signal_, "facts": dict(facts)}
 
     def _step(self) -> None:
         now = time.monotonic()
@@ -222,17 +267,22 @@ class Replica:
 
     def _fail_to_start(self, error: OSError) -> None:
         what = error.filename or self.spec["command"][0]
-        self.finish("start.command", "%s could not be started: %s" % (what, error.strerror), None, None)
+        self.finish("start.command", "%s could not be started: %s" % (what, error.strerror), None, None, {})
 
     def _announce(self) -> None:
         self.log.report(report.frame("started", devices=self.devices, node=self.node, pid=self.pid))
         self.write_state()
+        if isinstance(self.log, report.FolderLog):
+            self.log.reserve()
 
     def write_state(self) -> None:
         """Tell a local backend that we are up, and which process the program is."""
         if self.folder:
             state = {"pid": os.getpid(), "started": time.time(), "program": {"pid": self.pid}}
-            report.write_whole(os.path.join(self.folder, "state.json"), state)
+            try:
+                report.write_whole(os.path.join(self.folder, "state.json"), state)
+            except OSError:  # a full disk: the backend is told when there is room again
+                self.at("state", _AGAIN_S, self.write_state)
 
     def _output(self, descriptor: int, stream: str) -> bool:
         try:
@@ -253,21 +303,79 @@ class Replica:
             while self._selector.get_key(descriptor).data():
                 pass
         assert self.result is not None
+        self._add_up(self.result["facts"])
         self.log.report(report.frame("end", **self.result))
         shutil.rmtree(self.run_folder, ignore_errors=True)
-        self.log.end({"report": "end", **self.result})
+        self._tell_the_end()
         self._start_what_comes_after()
         if self.result["code"] == "end.completed":
             return 0
         return int(self.result["exit_code"] or _INTERRUPTED_EXIT)
 
+    def _choose_limit(self) -> str:
+        """Decide which way memory is limited, and return why it can't be where nothing may start without; else nothing."""
+        mode = self.spec.get("memory_limits")
+        if self.limit and (mode == "scope" or (mode == "auto" and os.path.isdir(_LINGERERS))):
+            from . import limits
+
+            way, why = limits.way(mode)
+            self.is_scoped = way == limits.SCOPE
+            if mode == "scope" and not self.is_scoped:
+                return why
+        return ""
+
+    def _look(self) -> None:
+        sampler = self._make_sampler()
+        if sampler is not None:
+            sampler.start()
+
+    def _make_sampler(self) -> Sampler | None:
+        try:
+            from .sampling import Sampler
+        except (ImportError, OSError):  # somebody removed what we were started from
+            return None
+        self._sampler = Sampler(self)
+        return self._sampler
+
+    def _add_up(self, facts: dict[str, Any]) -> None:
+        sampler = self._sampler or self._make_sampler()
+        if sampler is None:
+            return
+        totals = sampler.close()
+        if self.peak_bytes:
+            facts.setdefault("peak_memory_bytes", self.peak_bytes)
+        if not self.folder:
+            facts["usage"] = totals
+
+    def _tell_the_end(self) -> None:
+        deadline = time.monotonic() + _END_WITHIN_S
+        while True:
+            try:
+                self.log.end({"report": "end", **(self.result or {})})
+                return
+            except FileNotFoundError:  # the folder is gone, and with it whoever wants to know
+                return
+            except OSError:  # a full disk
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(_END_AGAIN_S)
+
     def _start_what_comes_after(self) -> None:
         after, condition = self.spec.get("after"), self.spec.get("after_if")
         if not after or (condition and not os.path.exists(condition)) or os.fork():
             return
-        os.setsid()
-        os.close(int(os.environ["JUPYTER_GPU_LOCK_FD"]))
-        os.execvpe(after[0], after, self.spec["variables"])
+        try:
+            os.setsid()
+            os.close(int(os.environ["JUPYTER_GPU_LOCK_FD"]))
+            os.execvpe(after[0], after, self._after_variables())
+        finally:
+            os._exit(_INTERRUPTED_EXIT)  # nothing that follows is this process' to do
+
+    def _after_variables(self) -> dict[str, str]:
+        variables: dict[str, str] | None = self.spec.get("after_variables")
+        if variables is not None:
+            return variables
+        return {name: self.spec["variables"][name] for name in _KEEPER_VARIABLES if name in self.spec["variables"]}
 
 
 def private_folder(path: str) -> str:

@@ -7,7 +7,7 @@ import re
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 KiB, MiB, GiB = 2**10, 2**20, 2**30
 
@@ -63,6 +63,7 @@ def _writable(text: str) -> str:
 
 
 ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
+Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Word = Annotated[str, AfterValidator(_writable)]
 Time = Annotated[datetime, AfterValidator(_aware)]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

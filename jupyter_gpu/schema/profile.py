@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from jupyter_gpu.schema.base import ByteSize, Schema
+from jupyter_gpu.schema.base import ByteSize, Priority, Schema
 from jupyter_gpu.schema.resources import Resources
 from jupyter_gpu.schema.workload import Environment
 
@@ -28,7 +28,7 @@ class Profile(Schema):
     bounds: Bounds = Field(default_factory=Bounds)
     environment: Environment = Field(default_factory=Environment)
     queue: str = "default"
-    priority: int = 0
+    priority: Priority = 0
     start_timeout_s: float = Field(300.0, gt=0, description="Longest a kernel may take from its place in the queue to ready.")
     orphan_after_s: float = Field(600.0, gt=0, description="Seconds without a client until a QUEUED kernel ends.")
     orphan_running_after_s: float = Field(86_400.0, gt=0, description="The same for a RUNNING one of a server.")

@@ -7,21 +7,15 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from jupyter_gpu.schema.base import ByteSize, GiB, Schema, VariableName
-
-_VISIBLE_BY_VENDOR = {
-    "nvidia.com": "CUDA_VISIBLE_DEVICES",
-    "amd.com": "ROCR_VISIBLE_DEVICES",
-    "huawei.com": "ASCEND_RT_VISIBLE_DEVICES",
-    "cambricon.com": "MLU_VISIBLE_DEVICES",
-    "gpu.intel.com": "ZE_AFFINITY_MASK",
-}
+from jupyter_gpu.schema.accelerators import OWN_VARIABLE, kind_of
+from jupyter_gpu.schema.base import ByteSize, GiB, Schema, VariableName, Word
 
 
 class Accelerator(Schema):
     """A countable device by its resource name, and the variable that makes a device visible to a program.
 
-    A plain string is read as the resource name: ``nvidia.com/gpu``, ``nvidia.com/mig-1g.10gb``, ``amd.com/gpu``...
+    A plain string is read as the resource name: ``nvidia.com/gpu``, ``nvidia.com/mig-1g.10gb``, ``amd.com/gpu``... The variable
+    is then the one of `jupyter_gpu.schema.accelerators`, and ``JUPYTER_GPU_DEVICES`` for a name that is not there.
     """
 
     resource: str = Field(description="Extended resource name of Kubernetes, as the device plugin counts it.")
@@ -35,8 +29,8 @@ class Accelerator(Schema):
         if isinstance(value, dict) and isinstance(name := value.get("resource"), str):
             if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", name):
                 raise ValueError(f"{name!r} is no accelerator; it is named like nvidia.com/gpu or nvidia.com/mig-1g.10gb")
-            vendor = name.split("/")[0]
-            value = {"visible_variable": _VISIBLE_BY_VENDOR.get(vendor, "JUPYTER_GPU_DEVICES"), **value}
+            kind = kind_of(name)
+            value = {"visible_variable": kind.visible_variable if kind else OWN_VARIABLE, **value}
         return value
 
     def __str__(self) -> str:
@@ -50,6 +44,9 @@ class Resources(Schema):
     """What one replica holds while it runs."""
 
     accelerator: Accelerator = Field(NVIDIA_GPU, description="Kind of device that ``gpus`` counts.")
+    product: Word | None = Field(
+        None, min_length=1, max_length=63, description="What the device's model must contain, like 'A100'; None is any."
+    )
     gpus: int = Field(0, ge=0, le=4096, description="Devices of that kind.")
     cpus: float = Field(1.0, gt=0, le=4096, description="Cores; 0.5 is half a core.")
     memory_bytes: ByteSize = Field(4 * GiB, gt=0, description="Limit; accepts '4GiB'.")

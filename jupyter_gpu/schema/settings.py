@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from jupyter_gpu.schema.base import Schema
+from jupyter_gpu.schema.base import Schema, Word
 
 # What a workload may see of the environment of the process that starts it. Everything else stays behind.
 PASSED_VARIABLES = (
@@ -26,8 +26,20 @@ class LocalSettings(Schema):
     emulated_gpus: int | None = Field(
         None, ge=0, le=1024, description="Devices that do not exist, to try things; None: real ones."
     )
+    emulated_models: tuple[Word, ...] = Field(
+        (), description="Their models in turn, to try the choice of a product; 'emulated' when absent."
+    )
     passed_variables: tuple[str, ...] = Field(PASSED_VARIABLES, description="Variables (glob patterns) that programs get.")
     poll_s: float = Field(0.05, gt=0, le=10, description="How often the store is looked at for changes.")
+    memory_limits: Literal["auto", "scope", "watch", "off"] = Field(
+        "auto", description="How programs are held to their memory; auto: by a systemd scope where that can be, else by watching."
+    )
+
+    @model_validator(mode="after")
+    def _models_have_gpus(self) -> Self:
+        if self.emulated_models and not self.emulated_gpus:
+            raise ValueError("emulated_models needs emulated_gpus: say how many there are")
+        return self
 
 
 class Reach(StrEnum):

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from jupyter_gpu.schema.base import PortName, Schema, Time, VariableName, Word
+from jupyter_gpu.schema.base import PortName, Priority, Schema, Time, VariableName, Word
 from jupyter_gpu.schema.resources import Resources
 
 
@@ -95,9 +95,10 @@ class WorkloadSpec(Schema):
     kind: Kind
     profile: str = Field("", description="Name of the Profile it came from.")
     queue: Word = Field("default", min_length=1, max_length=253)
-    priority: int = Field(0, ge=-(2**31), lt=2**31, description="Higher starts first.")
+    priority: Priority = Field(0, description="Higher starts first.")
     replicas: int = Field(1, ge=1, le=10_000)
     start: Start = Start.TOGETHER
+    max_parallel: int | None = Field(None, ge=1, description="As they fit: how many replicas may run at once; None is no limit.")
     resources: Resources = Field(default_factory=Resources, description="Of each replica.")
     environment: Environment = Field(default_factory=Environment)
     command: tuple[Word, ...] = Field(min_length=1, description="Program and arguments; a kernel's holds {connection_file}.")
@@ -109,6 +110,8 @@ class WorkloadSpec(Schema):
     orphan_after_s: float | None = Field(None, gt=0, description="Seconds without a client until it ends while QUEUED.")
     orphan_running_after_s: float | None = Field(None, gt=0, description="The same for a RUNNING KERNEL.")
     relaunch_within_s: float = Field(60.0, gt=0, description="Seconds a KERNEL's device is kept for a relaunch after its death.")
+    retries: int = Field(0, ge=0, le=1000, description="How often it is tried again after it failed by itself.")
+    preemptible: bool = Field(True, description="Whether it may be told to yield to others.")
     grace_s: float = Field(10.0, ge=0, description="Seconds from TERM to KILL.")
     ttl_s: float = Field(86_400.0, ge=0, description="Seconds its story is kept after the end.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jupyter_gpu.backends.base import Backend
 from jupyter_gpu.services.kernels import Kernels
+from jupyter_gpu.services.queues import Queues
 from jupyter_gpu.services.workloads import Workloads
 
 
@@ -14,6 +15,7 @@ class Services:
         self.backend = backend
         self.workloads = Workloads(backend)
         self.kernels = Kernels(backend)
+        self.queues = Queues(backend)
 
     async def aclose(self) -> None:
         """Let go of every kernel and of the place; what runs there runs on."""

@@ -25,7 +25,13 @@ class Leads(Protocol):
         """Be the Keeper for as long as the context is open; gives whether one is."""
 
     async def retire(self) -> bool:
-        """Stop being the Keeper if nothing is QUEUED, and return whether that was so; no submit falls between the two."""
+        """Stop being the Keeper if nothing is QUEUED or may be again by itself, and return whether that was so.
+
+        No submit falls between the two.
+        """
+
+    async def changed(self) -> None:
+        """Return when a Workload has changed."""
 
 
 async def keep(backend: Backend, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> bool:
@@ -98,6 +104,9 @@ class _Changes:
     async def follow(self, backend: Backend) -> None:
         while True:
             with suppress(JupyterGpuError):  # the step has the same trouble, and knows what to do about it
+                while isinstance(backend, Leads):
+                    await backend.changed()
+                    self._changed.set()
                 async with aclosing(backend.watch()) as watch:  # type: ignore[type-var]
                     async for _ in watch:
                         self._changed.set()

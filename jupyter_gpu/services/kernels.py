@@ -204,6 +204,8 @@ class Kernel:
         code = self.exit_code
         if code is None:
             return ""
+        if told := self.state.get("cause"):  # by its parent, which saw it die
+            return str(told["message"])
         return f"it ended with exit code {code}" if code >= 0 else f"it was ended by signal {-code}"
 
     async def died(self) -> int:
@@ -281,6 +283,7 @@ class Kernel:
             stack.push_async_callback(self._close_ports)
             await self._open_ports()
             group.start_soon(self._greet)
+            group.start_soon(self._pass_on_that_it_is_cancelled)
 
     async def _follow(self) -> None:
         async with aclosing(self._backend.watch(Selector(ids=frozenset({self.id})))) as watch:  # type: ignore[type-var]
@@ -335,6 +338,17 @@ class Kernel:
         finally:
             self._channel.close()
 
+    async def _pass_on_that_it_is_cancelled(self) -> None:
+        """End a kernel in a pod whose end is somebody's wish: its parent does not know, and would leave it time to be saved."""
+        while not (self._is_cancelled() and (self.state.get("stopping") or {}).get("code") == "end.terminated"):
+            await self._changed.wait()
+        with suppress(JupyterGpuError):
+            await self._ask("signal", signum=int(signal.SIGTERM))
+
+    def _is_cancelled(self) -> bool:
+        reason = self.workload.status.reason if self.workload else None
+        return reason is not None and reason.code == "end.stopping" and reason.facts.get("because") == "end.cancelled"
+
     async def _listens(self, *, start: int) -> None:
         while True:
             kernel = self.state.get("kernel", {"start": 0})
@@ -347,10 +361,15 @@ class Kernel:
             if kernel["start"] >= start and kernel["state"] == "exited":
                 code = kernel["exit_code"]
                 words = f"the kernel ended with exit code {code} before it listened" if code >= 0 else _killed_early(code)
-                why = self.state.get("stopping") or {"code": "start.kernel", "message": words}
-                reason = Reason(**why, facts={"exit_code": code})
+                why = self.state.get("stopping") or self._want_of_memory() or {"code": "start.kernel", "message": words}
+                facts: dict[str, Any] = {**why.get("facts", {}), "exit_code": code}
+                reason = Reason(code=why["code"], message=why["message"], facts=facts)
                 raise WorkloadFailedError(self.id, await self._with_last_words(reason))
             await self._changed.wait()
+
+    def _want_of_memory(self) -> State | None:
+        cause: State = self.state.get("cause") or {}
+        return cause if cause.get("code") == "end.out_of_memory" else None
 
     async def _with_last_words(self, reason: Reason) -> Reason:
         lines: deque[str] = deque(maxlen=_TAIL_LINES)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from jupyter_gpu.backends.base import Backend
 from jupyter_gpu.errors import InvalidRequestError, NotFoundError
-from jupyter_gpu.schema import LogLine, Phase, Place, Reason, Selector, Stream, Workload
+from jupyter_gpu.schema import Event, LogLine, Phase, Place, Reason, Selector, Stream, Usage, Workload
 
 _PHASE_ORDER = {Phase.RUNNING: 0, Phase.STARTING: 1, Phase.QUEUED: 2}
 
@@ -52,6 +52,18 @@ class Workloads:
     async def cancel(self, id: str, *, reason: Reason | None = None) -> None:
         """Ask for the end of a Workload, by its id."""
         await self._backend.cancel(id, reason=reason)
+
+    async def set_priority(self, id: str, priority: int) -> None:
+        """Give a Workload another priority, by its id; see `Backend.reprioritise`."""
+        await self._backend.reprioritise(id, priority)
+
+    async def story(self, id: str) -> tuple[Event, ...]:
+        """Return every phase of every attempt of a Workload, with its time and reason, oldest first."""
+        return await self._backend.story(id)
+
+    async def usage(self, since: datetime | None = None) -> tuple[Usage, ...]:
+        """Return what each attempt used that held something after ``since``, oldest first."""
+        return await self._backend.usage(since)
 
     async def follow(self, id: str) -> AsyncIterator[Workload]:
         """Show a Workload now and at each change, until it is final or gone."""

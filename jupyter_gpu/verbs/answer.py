@@ -40,5 +40,14 @@ class Answer:
         console.print(shown, soft_wrap=isinstance(self.text, str))
         return console.export_html(inline_styles=True, code_format=_HTML)
 
+    def plain(self, width: int) -> str:
+        """Return the text without any colour, in lines of at most so many characters where it is ours."""
+        if isinstance(self.text, str):
+            return self.text
+        console = Console(file=io.StringIO(), width=width, force_jupyter=False, color_system=None, **PLAIN)
+        with console.capture() as captured:
+            console.print(self.text)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
 
 Answers = Answer | Iterator[Answer]

@@ -15,6 +15,7 @@ from jupyter_gpu.connection import Gpu, connect
 from jupyter_gpu.verbs.answer import Answers
 
 P = ParamSpec("P")
+PROGRAM = "jupyter gpu"
 
 
 class Asking:
@@ -24,6 +25,7 @@ class Asking:
         place: its name; the default place's when absent.
         site: the configuration; read from the files when absent.
         busy: tells the person what goes on while its context is open.
+        program: what a person types before a verb here.
     """
 
     def __init__(
@@ -32,8 +34,9 @@ class Asking:
         *,
         site: Site | None = None,
         busy: Callable[[str], AbstractContextManager[None]] = lambda words: nullcontext(),
+        program: str = PROGRAM,
     ) -> None:
-        self.place, self.busy = place, busy
+        self.place, self.busy, self.program = place, busy, program
         self.as_json = self.debug = False
         self._site = site
 

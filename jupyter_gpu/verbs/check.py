@@ -23,7 +23,8 @@ _STYLES = {State.OK: "green", State.NOTE: "yellow", State.OFF: "bold red"}
 def check(asking: Asking, only: str | None) -> Answer:
     """Tell what works here and what is off.
 
-    It looks at one PLACE, or at all; nothing is changed by it. Exit code 1 if something is off.
+    It looks at one PLACE, or at all, and starts nothing; the state folder of a local place is made if it is not there yet. Exit
+    code 1 if something is off.
     """
     with asking.busy("checking"):
         found = list(_examine(asking, only or asking.place))

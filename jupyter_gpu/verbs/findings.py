@@ -1,7 +1,8 @@
-"""What works here and what is off: one examination per subject, none of which changes anything."""
+"""What works here and what is off: one examination per subject, none of which starts anything."""
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ import jupyter_gpu
 from jupyter_gpu.config import CONFIG_NAME, Site
 from jupyter_gpu.connection import Gpu, connect
 from jupyter_gpu.errors import JupyterGpuError
-from jupyter_gpu.schema import Environment, Kind, LocalSettings, Place, Profile, WorkloadSpec, format_bytes
+from jupyter_gpu.schema import Environment, Kind, LocalSettings, MiB, Place, Profile, WorkloadSpec, format_bytes
 from jupyter_gpu.services.kernels import kernel_ports
 from jupyter_gpu.verbs.kernelspecs import PROVISIONER, found_kernelspecs
 from jupyter_gpu.verbs.status import missing_text
@@ -118,6 +119,7 @@ def of_place(name: str, site: Site) -> Iterator[Finding]:
     settings = gpu.connection.settings
     if isinstance(settings, LocalSettings):
         yield from _of_folders(subject, place)
+        yield _of_memory(subject, settings)
     for profile_name, profile in site.profiles.items():
         if profile.place == name:
             yield _of_profile(profile_name, profile, gpu)
@@ -144,6 +146,26 @@ def _of_folders(subject: str, place: Place) -> Iterator[Finding]:
         yield Finding(subject, State.OK, f"sockets of kernels in {socket_folder(state, 'check', 1).parent}")
     except JupyterGpuError as error:
         yield Finding(subject, State.OFF, str(error))
+
+
+def _of_memory(subject: str, settings: LocalSettings) -> Finding:
+    """Tell which way memory is limited, and why not a better one; a scope is tried, for only that shows whether it can be had."""
+    from jupyter_gpu.replica import limits  # what a runner goes by
+
+    way, why = limits.way(settings.memory_limits)
+    if way == limits.WATCH:
+        return Finding(subject, State.OK, f"the memory of programs is watched, and who goes above their limit is ended: {why}")
+    if way == limits.OFF:
+        if settings.memory_limits == limits.SCOPE:
+            return Finding(subject, State.OFF, f"no program can start, for memory_limits is 'scope', and there is none: {why}")
+        return Finding(subject, State.NOTE, f"the memory of programs is not limited: {why}")
+    command, variables = limits.scope_command(["true"], dict(os.environ), MiB * 64)
+    tried = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    if tried.returncode:
+        return Finding(
+            subject, State.OFF, f"systemd-run refuses to limit memory ({tried.stderr.strip()}): set memory_limits to 'watch'"
+        )
+    return Finding(subject, State.OK, "the memory of programs is limited by a systemd scope")
 
 
 def _of_profile(name: str, profile: Profile, gpu: Gpu) -> Finding:

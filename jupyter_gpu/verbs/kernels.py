@@ -31,6 +31,8 @@ def install(asking: Asking, profiles: tuple[str, ...], user: bool, sys_prefix: b
     """Write a kernelspec for each PROFILE, or for all."""
     if user + sys_prefix + (prefix is not None) > 1:
         raise InvalidRequestError("choose one of --user, --sys-prefix and --prefix")
+    if prefix is not None and not prefix.strip():
+        raise InvalidRequestError("--prefix is empty; name the folder below which they go, or leave it out")
     if not user and prefix is None and (sys_prefix or _is_virtual()):
         prefix = sys.prefix
     names = list(dict.fromkeys(profiles or asking.site.profiles))

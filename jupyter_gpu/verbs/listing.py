@@ -33,7 +33,7 @@ def listing(asking: Asking, ended: bool, queue: str | None, kind: str | None) ->
     if workloads:
         return Answer(data, _table(workloads))
     narrowed = " that fits" if queue or kind else ""
-    hint = "" if ended else "; `jupyter gpu list --all` shows those that have ended"
+    hint = "" if ended else f"; `{asking.program} list --all` shows those that have ended"
     return Answer(
         data, Text(f"no workload{narrowed} runs or waits in {name}{hint}" if not ended else f"no workload{narrowed} in {name}")
     )

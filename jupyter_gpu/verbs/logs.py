@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import click
 from rich.text import Text
@@ -13,29 +12,8 @@ from jupyter_gpu.connection import Gpu
 from jupyter_gpu.schema import LogLine, Phase, Stream, Workload
 from jupyter_gpu.verbs.answer import Answer
 from jupyter_gpu.verbs.asking import Asking, verb
+from jupyter_gpu.verbs.times import since
 from jupyter_gpu.verbs.words import plain, utc_time
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-def since(text: str) -> datetime:
-    """Return a time, as people say it: ``10m``, ``1h30m``, or a date with its zone (RFC 3339).
-
-    Raises:
-        click.BadParameter: it is none.
-    """
-    time = None
-    try:
-        if re.fullmatch(r"(\d+[smhd])+", text):
-            parts = {_UNITS[unit]: float(count) for count, unit in re.findall(r"(\d+)([smhd])", text)}
-            time = datetime.now(UTC) - timedelta(**parts)
-        else:
-            time = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        pass
-    if time is None or time.tzinfo is None:
-        raise click.BadParameter(f"{text!r} is no time; write 10m, 1h30m, or with its zone 2030-01-31T12:00:00Z")
-    return time
 
 
 @verb("logs")
@@ -43,7 +21,7 @@ def since(text: str) -> datetime:
 @click.option("--follow", "-f", is_flag=True, help="Go on until it ends; exit code 1 if it does not succeed.")
 @click.option("--replica", type=click.IntRange(min=0), metavar="N", help="Only this one; else all.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of this try; else of the newest.")
-@click.option("--since", type=since, metavar="TIME", help="Only lines since then: 10m, 1h30m, 2030-01-31T12:00:00Z.")
+@click.option("--since", type=since, metavar="TIME", help="Only lines since then: 10m, 1h30m, 2030-01-31, 2030-01-31T12:00:00Z.")
 @click.option("--timestamps", "-t", is_flag=True, help="Begin each line with its time (UTC).")
 def logs(
     asking: Asking, id: str, follow: bool, replica: int | None, attempt: int | None, since: datetime | None, timestamps: bool

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 from rich.console import Group, RenderableType
@@ -12,11 +13,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jupyter_gpu.schema import Phase, Workload, format_bytes
+from jupyter_gpu.schema import LogLine, Phase, Workload, format_bytes
+from jupyter_gpu.verbs import samples
 from jupyter_gpu.verbs.answer import Answer
 from jupyter_gpu.verbs.asking import Asking, verb
-from jupyter_gpu.verbs.story import Event, story
-from jupyter_gpu.verbs.words import age, facts, local_time, phase_text, plain, size, utc_time
+from jupyter_gpu.verbs.story import Told, story
+from jupyter_gpu.verbs.words import age, facts, local_time, paragraph, phase_text, plain, size, span, utc_time
+
+_LONGEST_COMMAND = 1000
 
 
 @verb("show")
@@ -26,30 +30,73 @@ def show(asking: Asking, id: str) -> Answer:
 
     A WORKLOAD is an id, the start of one, or a name.
     """
+    gpu = asking.gpu
     with asking.busy("reading its story"):
-        workload = asking.gpu.get(id)
-        reports = asking.gpu.connection.call(lambda services: services.workloads.reports(workload.spec.id)).result()
-    events = story(workload, reports)
-    told = [{"time": utc_time(event.time), "event": event.what, "message": event.message} for event in events]
-    return Answer({"workload": workload.model_dump(mode="json"), "story": told}, Group(*_parts(workload, events)))
+        workload = gpu.get(id)
+        id = workload.spec.id
+        reports = gpu.connection.call(lambda services: services.workloads.reports(id)).result()
+        events = gpu.connection.call(lambda services: services.workloads.story(id)).result()
+        told = story(workload, events, reports)
+    newest = samples.newest(reports)
+    data = {
+        "workload": workload.model_dump(mode="json"),
+        "samples": [samples.as_data(line) for _, line in sorted(newest.items())],
+        "story": [_as_data(one) for one in told],
+    }
+    return Answer(data, Group(*_parts(workload, told, newest)))
 
 
-def _parts(workload: Workload, events: Sequence[Event]) -> Iterator[RenderableType]:
+def _as_data(one: Told) -> dict[str, Any]:
+    return {
+        "time": utc_time(one.time),
+        "attempt": one.attempt,
+        "event": one.what,
+        "code": one.code,
+        "message": one.message,
+        "lasted_s": one.lasted_s,
+    }
+
+
+def _parts(workload: Workload, told: Sequence[Told], newest: Mapping[int, LogLine]) -> Iterator[RenderableType]:
     spec = workload.spec
     yield Text.assemble((plain(spec.name), "bold"), f"  {plain(spec.id)}")
     facts_of_it = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     facts_of_it.add_column(style="dim")
     facts_of_it.add_column(overflow="fold")
-    for name, value in (*_stands(workload), *_asked(workload)):
+    for name, value in (*_stands(workload), *_uses(workload, newest), *_asked(workload)):
         facts_of_it.add_row(name, value)
     yield Padding(facts_of_it, (0, 0, 0, 2), expand=False)
     yield Text("story", style="bold")
-    told = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    told.add_column(style="dim", no_wrap=True)
-    told.add_column(overflow="fold")
-    for event in events:
-        told.add_row(local_time(event.time), Text(event.message))
-    yield Padding(told, (0, 0, 0, 2), expand=False)
+    yield Padding(_story(told), (0, 0, 0, 2), expand=False)
+
+
+def _story(told: Sequence[Told]) -> Table:
+    rows = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(no_wrap=True)
+    rows.add_column(overflow="fold")
+    rows.add_column(style="dim", no_wrap=True)
+    attempt = 1
+    for one in told:
+        if one.attempt != attempt:
+            attempt = one.attempt
+            rows.add_row("", Text(f"attempt {attempt}", style="bold"), "", "")
+        what = phase_text(Phase(one.what)) if one.is_phase else Text("")
+        rows.add_row(
+            local_time(one.time),
+            what,
+            Text(paragraph(one.message)),
+            f"for {span(one.lasted_s)}" if one.lasted_s is not None else "",
+        )
+    return rows
+
+
+def _uses(workload: Workload, newest: Mapping[int, LogLine]) -> Iterator[tuple[str, RenderableType]]:
+    for rank, line in sorted(newest.items()):
+        ago = "" if workload.status.phase.is_final else f" ({age(line.time, datetime.now(UTC))} ago)"
+        name = "used last" if workload.status.phase.is_final else "uses"
+        of = f" of replica {rank}" if workload.spec.replicas > 1 else ""
+        yield name + of, Text(samples.as_text(line, workload.spec.resources) + ago)
 
 
 def _stands(workload: Workload) -> Iterator[tuple[str, RenderableType]]:
@@ -63,7 +110,7 @@ def _stands(workload: Workload) -> Iterator[tuple[str, RenderableType]]:
         phase.append(f" for {age(status.started or status.created, datetime.now(UTC))}")
     yield "phase", phase
     if status.reason:
-        yield "reason", Text(f"{status.reason.message} ({status.reason.code})")
+        yield "reason", Text(f"{paragraph(status.reason.message)} ({status.reason.code})")
         if status.reason.facts:
             yield "facts", Text(facts(status.reason.facts))
     if status.attempt > 1:
@@ -90,7 +137,8 @@ def _asked(workload: Workload) -> Iterator[tuple[str, RenderableType]]:
         yield "image", Text(plain(environment.image))
     if environment.interpreter:
         yield "python", Text(plain(environment.interpreter))
-    yield "command", Text(plain(shlex.join(spec.command)))
+    command = plain(shlex.join(spec.command))
+    yield "command", Text(command if len(command) <= _LONGEST_COMMAND else command[:_LONGEST_COMMAND] + "…")
     if environment.working_directory:
         yield "folder", Text(plain(environment.working_directory))
     if environment.variables:

@@ -9,10 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from jupyter_gpu.schema import Missing, Phase, Place, QueueStatus, Workload, format_bytes
+from jupyter_gpu.schema import Device, Missing, Phase, Place, QueueStatus, Workload, format_bytes
 from jupyter_gpu.verbs.answer import Answer
 from jupyter_gpu.verbs.asking import Asking, verb
-from jupyter_gpu.verbs.words import NOTHING, age, counts, phase_text, plain, short_ids, size, table, why
+from jupyter_gpu.verbs.words import NOTHING, age, counts, phase_text, plain, share, short_ids, size, table, why
+
+_SHORT_UUID = 12  # GPU-5ae1b2c3: enough to find it in the table
 
 
 @verb("status")
@@ -61,10 +63,17 @@ def _devices(place: Place, workloads: Mapping[str, Workload], short: Mapping[str
             holder = _named(device.holder, workloads, short)
         elif device.foreign:
             holder = Text(f"not ours: {plain(device.foreign)}", style="dim")
-        model = "emulated" if device.emulated else plain(device.model) or NOTHING
         memory = format_bytes(device.memory_bytes) if device.memory_bytes else NOTHING
-        rows.add_row(device.id, str(device.accelerator), model, memory, holder)
+        rows.add_row(device.id, str(device.accelerator), _model(device), memory, holder)
     return rows
+
+
+def _model(device: Device) -> str:
+    """Return what a device is: ``NVIDIA A100``, ``a slice of GPU-5ae1, NVIDIA A100``, ``A100 (emulated)``."""
+    model = plain(device.model) or NOTHING
+    if device.emulated:
+        return "emulated" if model in (NOTHING, "emulated") else f"{model} (emulated)"
+    return f"a slice of {plain(device.parent)[:_SHORT_UUID]}, {model}" if device.parent else model
 
 
 def _nodes(place: Place) -> Table:
@@ -77,7 +86,8 @@ def _nodes(place: Place) -> Table:
 
 
 def _queue(queue: QueueStatus, workloads: Mapping[str, Workload], short: Mapping[str, str]) -> Iterator[RenderableType]:
-    yield Text(f"queue {plain(queue.name)}: {len(queue.holders)} hold devices, {len(queue.waiters)} wait", style="bold")
+    told = [*_shares(queue), f"{len(queue.holders)} hold devices", f"{len(queue.waiters)} wait"]
+    yield Text(f"queue {plain(queue.name)}: {', '.join(told)}", style="bold")
     if not queue.holders and not queue.waiters:
         return
     now = datetime.now(UTC)
@@ -93,6 +103,14 @@ def _queue(queue: QueueStatus, workloads: Mapping[str, Workload], short: Mapping
         who = _named(id, workloads, short)
         rows.add_row(position, who, phase_text(stands.phase), size(spec.resources, spec.replicas), since, why(workload))
     yield rows
+
+
+def _shares(queue: QueueStatus) -> Iterator[str]:
+    """Yield what is used of each share: ``5 of 4 nvidia.com/gpu (1 borrowed)``."""
+    for resource, quota in queue.quotas.items():
+        used, borrowed = queue.used.get(resource, 0.0), queue.borrowed.get(resource, 0.0)
+        extra = f" ({share(resource, borrowed)} borrowed)" if borrowed else ""
+        yield f"{share(resource, used)} of {share(resource, quota.nominal)} {plain(resource)}{extra}"
 
 
 def _named(id: str, workloads: Mapping[str, Workload], short: Mapping[str, str]) -> Text:

@@ -1,59 +1,74 @@
-"""What became of a Workload, in the order of time: folded from its status and the reports in its log."""
+"""What became of a Workload, in the order of time: its phases, and what its replicas reported between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from jupyter_gpu.schema import LogLine, Workload
+from jupyter_gpu.schema import Event, LogLine, Phase, Workload
 
 _DIED = "kernel"
 
 
 @dataclass(frozen=True)
-class Event:
+class Told:
     """One thing that happened."""
 
     time: datetime
+    attempt: int
     what: str
-    """A word for machines: created, started, died, ended."""
+    """A word for machines: a phase, or ``started``, ``died``, ``replica_ended``."""
     message: str
+    code: str | None = None
+    """Of the phase's Reason."""
+    lasted_s: float | None = None
+    """How long it was so, up to the next phase; None where it still is, or it took no time."""
+
+    @property
+    def is_phase(self) -> bool:
+        """Whether it is a phase, and nothing within one."""
+        return self.what in set(Phase)
 
 
-def story(workload: Workload, reports: Iterable[LogLine]) -> list[Event]:
+def story(workload: Workload, events: Sequence[Event], reports: Iterable[LogLine]) -> list[Told]:
     """Return what happened to a Workload, oldest first.
 
     Args:
         workload: as it stands.
-        reports: the report lines of its newest attempt; where there are none, its status tells less.
+        events: its phases, of all attempts, oldest first.
+        reports: the report lines of its newest attempt, as far as its log can be had.
     """
-    status = workload.status
-    events = [Event(status.created, "created", "asked for")]
-    told = [event for line in reports for event in _of_report(line, workload)]
-    events += told
-    kinds = {event.what for event in told}
-    if status.started and "started" not in kinds:
-        events.append(Event(status.started, "started", "started"))
-    if status.ended:
-        why = f": {status.reason.message}" if status.reason else ""
-        events.append(Event(status.ended, "ended", f"{status.phase.value}{why}"))
-    return sorted(events, key=lambda event: event.time)  # stable: of the same time, as told
+    several = workload.spec.replicas > 1
+    told = [one for line in reports for one in _of_report(line, several)]
+    starts = {one.attempt: one for one in told if one.what == "started" and not several}
+    phases = []
+    for event, next_one in zip(events, [*events[1:], None], strict=True):
+        message = event.reason.message if event.reason else ""
+        if event.phase is Phase.RUNNING and (start := starts.pop(event.attempt, None)):
+            message = "; ".join(
+                part for part in (start.message, message) if part
+            )  # where, and holding what, the phase can't tell
+        lasts = (next_one.time - event.time).total_seconds() if next_one and not event.phase.is_final else None
+        code = event.reason.code if event.reason else None
+        phases.append(Told(event.time, event.attempt, event.phase.value, message, code, lasts))
+    rest = [one for one in told if one.what != "started" or several or one.attempt in starts]
+    return sorted((*phases, *rest), key=lambda one: one.time)  # stable: of the same time, phases first
 
 
-def _of_report(line: LogLine, workload: Workload) -> Iterator[Event]:
+def _of_report(line: LogLine, several: bool) -> Iterator[Told]:
     report: dict[str, Any] = line.report or {}
-    rank = f"replica {line.replica}: " if workload.spec.replicas > 1 else ""
+    rank = f"replica {line.replica}: " if several else ""
     if report.get("report") == "started":
-        where = f" on {node}" if (node := report.get("node")) else ""
-        holding = f", holding {', '.join(map(str, devices))}" if (devices := report.get("devices")) else ""
-        again = f" (attempt {line.attempt})" if line.attempt > 1 else ""
-        yield Event(line.time, "started", f"{rank}started{where}{holding}{again}")
+        where = f"on {node}" if (node := report.get("node")) else ""
+        holding = f"holding {', '.join(map(str, devices))}" if (devices := report.get("devices")) else ""
+        words = ", ".join(part for part in (where, holding) if part)
+        yield Told(line.time, line.attempt, "started", f"{rank}started {words}".rstrip() if several else words)
     elif report.get("report") == _DIED:
-        yield Event(line.time, "died", f"{rank}the kernel died: {report.get('message') or _how(report)}")
-    elif report.get("report") == "end" and workload.spec.replicas > 1:  # of a single one the status says it
-        yield Event(line.time, "replica_ended", f"{rank}{report.get('message', 'ended')}")
+        yield Told(line.time, line.attempt, "died", f"{rank}the kernel died: {report.get('message') or _how(report)}")
+    elif report.get("report") == "end" and several:  # of a single one the phase says it
+        yield Told(line.time, line.attempt, "replica_ended", f"{rank}{report.get('message', 'ended')}")
 
 
 def _how(report: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,7 @@ from uuid import UUID
 from rich.table import Table
 from rich.text import Text
 
-from jupyter_gpu.schema import Phase, Resources, Workload
+from jupyter_gpu.schema import CPU, MEMORY, Phase, Resources, Workload, format_bytes
 
 NOTHING = "-"
 _PHASE_STYLES = {
@@ -37,15 +38,21 @@ def plain(text: str) -> str:
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
+def paragraph(text: str) -> str:
+    """Return a text of several lines as it may be shown: as `plain`, line by line."""
+    return "\n".join(map(plain, text.splitlines()))
+
+
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
     """Return what each id is shown as: the start of a UUID, as long as it takes to tell it from the others; others whole."""
     known = set(ids)
-    shown = {}
-    for id in known:
-        length = _SHORT_ID
-        while any(other != id and other.startswith(id[:length]) for other in known):
-            length += 4
-        shown[id] = id[:length] if _is_uuid(id) else plain(id)
+    shown = {id: plain(id) for id in known}
+    open_ids, length = {id for id in known if _is_uuid(id)}, _SHORT_ID
+    while open_ids:
+        starts = Counter(id[:length] for id in known)
+        told = {id for id in open_ids if starts[id[:length]] == 1 or length >= len(id)}
+        shown |= {id: id[:length] for id in told}
+        open_ids, length = open_ids - told, length + 4
     return shown
 
 
@@ -55,14 +62,30 @@ def phase_text(phase: Phase) -> Text:
 
 
 def size(resources: Resources, replicas: int = 1) -> str:
-    """Return what is asked for, in short: ``2 nvidia.com/gpu``, ``4 x 1 nvidia.com/gpu``."""
-    one = f"{resources.gpus} {resources.accelerator}" if resources.gpus else "no device"
+    """Return what is asked for, in short: ``2 nvidia.com/gpu``, ``4 x 1 nvidia.com/gpu (A100)``."""
+    product = f" ({plain(resources.product)})" if resources.product else ""
+    one = f"{resources.gpus} {resources.accelerator}{product}" if resources.gpus else "no device"
     return one if replicas == 1 else f"{replicas} x {one}"
 
 
 def counts(devices: Mapping[str, int]) -> str:
     """Return numbers of devices by their resource names."""
     return ", ".join(f"{count} {resource}" for resource, count in sorted(devices.items())) or "no devices"
+
+
+def amounts(held: Mapping[str, int]) -> str:
+    """Return amounts in the units of `Amounts`: ``2 nvidia.com/gpu, 1.5 cpu, 1 GiB memory``."""
+    return ", ".join(
+        f"{format_bytes(amount)} memory" if resource == MEMORY else f"{amount / 1000 if resource == CPU else amount:g} {resource}"
+        for resource, amount in sorted(held.items())
+    )
+
+
+def share(resource: str, amount: float | None) -> str:
+    """Return an amount in the units of a `Quota`, without the resource's name."""
+    if amount is None:
+        return NOTHING
+    return format_bytes(int(amount)) if resource == MEMORY else f"{amount:g}"
 
 
 def devices_of(workload: Workload) -> list[str]:
@@ -78,7 +101,12 @@ def why(workload: Workload) -> str:
 
 def age(since: datetime, now: datetime) -> str:
     """Return how long ago something was: ``5s``, ``3m``, ``2h10m``, ``4d``."""
-    seconds = max(0, round((now - since).total_seconds()))
+    return span((now - since).total_seconds())
+
+
+def span(seconds: float) -> str:
+    """Return how long something takes: ``5s``, ``3m``, ``2h10m``, ``4d``."""
+    seconds = max(0, round(seconds))
     if seconds < 60:
         return f"{seconds}s"
     if seconds < 3600:

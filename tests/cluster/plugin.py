@@ -84,7 +84,7 @@ def _namespaces() -> Iterator[list[str]]:
 
 
 async def _wait_for_end_of(namespaces: set[str]) -> None:
-    async with _AdminOf(KubernetesSettings()) as client:
+    async with AdminOf(KubernetesSettings()) as client:
 
         async def are_gone() -> bool:
             listed = await client.call("GET", "/api/v1/namespaces", what="list namespaces")
@@ -93,7 +93,7 @@ async def _wait_for_end_of(namespaces: set[str]) -> None:
         await eventually(are_gone, _GONE_WITHIN_S)
 
 
-class _AdminOf:
+class AdminOf:
     """A client of the cluster of KUBECONFIG."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
@@ -114,7 +114,7 @@ async def admin(_namespaces: list[str]) -> AsyncIterator[Admin]:
     """The administrator, with a namespace of this test's own, which is removed after it."""
     name = f"jg-test-{secrets.token_hex(4)}"
     _namespaces.append(name)
-    async with _AdminOf(KubernetesSettings(namespace=name)) as client:
+    async with AdminOf(KubernetesSettings(namespace=name)) as client:
         admin = Admin(client, name)
         await admin.create("/api/v1/namespaces", "v1/Namespace", name)
         await eventually(lambda: admin.names("serviceaccounts"))  # before that no pod can be made

@@ -11,6 +11,9 @@ ALL = ["memory", "local", _CLUSTER]
 decides_itself = pytest.mark.parametrize("backend", ["memory", "local"], indirect=True)
 """Who starts first is the place's own decision; in a cluster it is the scheduler's or Kueue's."""
 
+in_a_cluster = pytest.mark.parametrize("backend", [_CLUSTER], indirect=True)
+"""Another scheduler decides there."""
+
 really_runs = pytest.mark.parametrize("backend", ["local", _CLUSTER], indirect=True)
 """Programs are processes there."""
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from jupyter_gpu.backends.memory import MemoryBackend
-from jupyter_gpu.errors import ConflictError, NotFoundError
-from jupyter_gpu.schema import Phase
+from jupyter_gpu.errors import ConflictError, NotFoundError, QuotaExceededError
+from jupyter_gpu.schema import Phase, WorkloadSpec
 from tests.builders import KEYS, a_kernel, a_workload, finished, log_of, phase_of, program, running, shown, status_of, texts
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -210,3 +210,30 @@ async def test_variables_of_the_environment_reach_a_script(place: MemoryBackend)
     await place.submit(spec.model_copy(update={"environment": environment}))
     await finished(place, "w-1")
     assert texts(await log_of(place, "w-1")) == ["COLOUR=blue", "OTHER="]
+
+
+async def test_a_model_of_device_can_be_asked_for() -> None:
+    place = MemoryBackend(models={"NVIDIA A100": 1, "NVIDIA H100": 1})
+    await place.submit(a_product("w-1", "h100"))
+    await place.submit(a_product("w-2", "H100"))
+    await place.submit(a_product("w-3", "A100"))
+    assert await phase_of(place, "w-2") is Phase.QUEUED
+    devices = {device.holder: device.model for device in (await place.describe()).devices}
+    assert devices == {"w-1": "NVIDIA H100", "w-3": "NVIDIA A100"}
+    with pytest.raises(QuotaExceededError, match="V100"):
+        await place.submit(a_product("w-4", "V100"))
+
+
+async def test_who_takes_any_model_leaves_a_model_to_who_needs_it() -> None:
+    place = MemoryBackend(models={"NVIDIA A100": 1, "NVIDIA H100": 1})
+    await place.submit(a_workload("w-0", gpus=2))
+    await place.submit(a_workload("any", gpus=1))
+    await place.submit(a_product("w-1", "A100"))
+    await place.cancel("w-0")
+    devices = {device.holder: device.model for device in (await place.describe()).devices}
+    assert devices == {"any": "NVIDIA H100", "w-1": "NVIDIA A100"}
+
+
+def a_product(id: str, product: str) -> WorkloadSpec:
+    spec = a_workload(id, gpus=1)
+    return spec.model_copy(update={"resources": spec.resources.model_copy(update={"product": product})})

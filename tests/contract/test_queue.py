@@ -10,8 +10,9 @@ import pytest
 from jupyter_gpu.backends.base import Backend
 from jupyter_gpu.backends.memory import MemoryBackend
 from jupyter_gpu.errors import UnsupportedError
-from jupyter_gpu.schema import Phase
+from jupyter_gpu.schema import Phase, QueueSet
 from tests.builders import (
+    a_queue,
     a_workload,
     end_all,
     finished,
@@ -74,11 +75,25 @@ async def test_who_wants_no_device_never_waits(backend: Backend) -> None:
 
 
 @decides_itself
-async def test_nobody_is_overtaken(backend: Backend) -> None:
+async def test_smaller_work_overtakes_what_does_not_fit(backend: Backend) -> None:
     await backend.submit(a_workload("w-1", gpus=1))
     await backend.submit(a_workload("big", gpus=2))
     await backend.submit(a_workload("small", gpus=1))
-    assert await phase_of(backend, "small") is Phase.QUEUED
+    await running(backend, "small")
+    assert (await status_of(backend, "big")).position == 1
+
+
+@decides_itself
+async def test_who_was_overtaken_for_long_is_overtaken_no_more(backend: Backend) -> None:
+    await backend.apply_queues(QueueSet(queues=(a_queue("default", 2),), starve_after_s=0))
+    await backend.submit(a_workload("w-1", gpus=1))
+    await backend.submit(a_workload("big", gpus=2))
+    await backend.submit(a_workload("small", gpus=1))
+    status = await status_of(backend, "small")
+    assert (status.phase, status.position) == (Phase.QUEUED, 2)
+    assert status.reason
+    assert status.reason.code == "queue.kept"
+    assert status.reason.facts["for"] == "big"
     await backend.cancel("w-1")
     await running(backend, "big")
     assert await phase_of(backend, "small") is Phase.QUEUED

@@ -69,7 +69,7 @@ async def test_who_waits_knows_the_place_in_line_and_the_numbers_behind_it(backe
     assert status.position == 2
     assert status.reason
     assert status.reason.code == "queue.busy"
-    facts = {"resource": "nvidia.com/gpu", "asked": 2, "free": 1, "capacity": 2, "ahead": 1}
+    facts = {"resource": "nvidia.com/gpu", "asked": 2, "free": 1, "capacity": 2}
     assert facts.items() <= status.reason.facts.items()
 
 

@@ -77,10 +77,10 @@ _ASKED = (
         ("1 acme.com/npu", "it has none", "2 nvidia.com/gpu"),
         {"accelerator": "acme.com/npu"},
     ),
-    Asked("0 GPUs", InvalidRequestError, ("config.gpus", "greater than or equal to 1", "given: 0"), {"gpus": 0}),
-    Asked("-1 GPUs", InvalidRequestError, ("config.gpus", "greater than or equal to 1", "given: -1"), {"gpus": -1}),
-    Asked("1.5 GPUs", InvalidRequestError, ("config.gpus", "integer", "given: 1.5"), {"gpus": 1.5}),
-    Asked("two GPUs in words", InvalidRequestError, ("config.gpus", "integer", "given: 'two'"), {"gpus": "two"}),
+    Asked("0 GPUs", InvalidRequestError, ("config.gpus", "must be at least 1", "given: 0"), {"gpus": 0}),
+    Asked("-1 GPUs", InvalidRequestError, ("config.gpus", "must be at least 1", "given: -1"), {"gpus": -1}),
+    Asked("1.5 GPUs", InvalidRequestError, ("config.gpus", "whole number", "given: 1.5"), {"gpus": 1.5}),
+    Asked("two GPUs in words", InvalidRequestError, ("config.gpus", "whole number", "given: 'two'"), {"gpus": "two"}),
     Asked(
         "more GPUs than the profile allows", InvalidRequestError, ("gpus: 2 is more than profile 'gpu' allows (1)",), {"gpus": 2}
     ),
@@ -95,7 +95,7 @@ _ASKED = (
         "a GPU where there is none", QuotaExceededError, ("local", "1 nvidia.com/gpu", "it has none"), local={"emulated_gpus": 0}
     ),
     Asked("memory of 4XB", InvalidRequestError, ("memory", "'4XB' is no size in bytes", "4GiB"), {"memory": "4XB"}),
-    Asked("memory of 0", InvalidRequestError, ("memory", "greater than 0"), {"memory": "0"}),
+    Asked("memory of 0", InvalidRequestError, ("memory", "must be more than 0"), {"memory": "0"}),
     Asked(
         "too much memory", InvalidRequestError, ("memory: 8 GiB is more than profile 'gpu' allows (4 GiB)",), {"memory": "8GiB"}
     ),
@@ -185,12 +185,12 @@ _SITES = (
     Site("Python that does not parse", ".py", "c.JupyterGpu.places = (", ("SyntaxError", "never closed")),
     Site("Python that raises", ".py", 'raise OSError("no such share")', ("OSError: no such share",)),
     Site("an unknown setting", ".py", "c.JupyterGpu.plces = {}", ("no setting 'plces'", "default_place, places, profiles")),
-    Site("a wrong type", ".py", "c.JupyterGpu.profiles = 3", ("JupyterGpu.profiles", "valid dictionary", "given: 3")),
+    Site("a wrong type", ".py", "c.JupyterGpu.profiles = 3", ("JupyterGpu.profiles", "mapping of names", "given: 3")),
     Site(
         "an unknown backend", ".py", 'c.JupyterGpu.places = {"a": {"backend": "slurm"}}', ("places.a", "'slurm'", "'kubernetes'")
     ),
     Site("a wrong size", ".py", 'c.JupyterGpu.profiles = {"gpu": {"resources": {"memory_bytes": "4XB"}}}', ("'4XB'", "4GiB")),
-    Site("no place", ".json", '{"JupyterGpu": {"places": {}}}', ("JupyterGpu.places", "at least 1 item")),
+    Site("no place", ".json", '{"JupyterGpu": {"places": {}}}', ("JupyterGpu.places", "must not be empty")),
 )
 
 

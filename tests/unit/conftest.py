@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpu.backends.memory import MemoryBackend
 from jupyter_gpu.connection import open_connection
 from tests.builders import end_all
-from tests.homes import Home
+from tests.homes import Home, VirtualPlace
 
 
 @pytest.fixture
@@ -26,3 +27,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         connection = open_connection()
         connection.call(lambda services: end_all(services.backend)).result()
         connection.close()
+
+
+@pytest.fixture
+def virtual(home: Home, monkeypatch: pytest.MonkeyPatch) -> VirtualPlace:
+    """A place of virtual time behind the command line."""
+    backend = MemoryBackend("local", gpus=4)
+    monkeypatch.setattr("jupyter_gpu.connection.make_backend", lambda name, settings: backend)
+    return VirtualPlace(home, backend)

@@ -17,7 +17,7 @@ import pytest
 
 from jupyter_gpu.schema import Kind, Phase
 from jupyter_gpu.verbs import Answer
-from jupyter_gpu.verbs.logs import since
+from jupyter_gpu.verbs.times import duration, since
 from jupyter_gpu.verbs.words import age, plain, short_ids
 from tests.builders import DEADLINE_S, a_workload, program
 from tests.homes import Home
@@ -69,6 +69,7 @@ def test_list_shows_ended_workloads_only_when_asked(home: Home) -> None:
 
 
 def test_list_narrows_by_queue_and_kind(home: Home) -> None:
+    home.gpu().apply_queues({"queues": {"default": {}, "night": {}}})
     home.submit(a_workload("w-1", queue="night"))
     home.submit(a_workload("w-2", kind=Kind.SERVICE))
 
@@ -92,17 +93,38 @@ def test_show_tells_the_story_of_a_workload(home: Home) -> None:
     _ended(home, "w-1")
     result = home.cli("show", "job")
     assert result.exit_code == 0
-    for words in (
-        "job  w-1",
-        "it ended with exit code 3 (end.exit_code)",
-        "exit_code=3",
-        "holding GPU-emulated-0",
-        "failed: it ended",
-    ):
+    for words in ("job  w-1", "it ended with exit code 3 (end.exit_code)", "exit_code=3", "holding GPU-emulated-0"):
         assert words in result.out
+    assert re.search(r"\d\d:\d\d:\d\d  failed +it ended with exit code 3\n", result.out)
     data = home.cli("show", "w-1", "--json").data
-    assert [event["event"] for event in data["story"]] == ["created", "started", "ended"]
+    assert [one["event"] for one in data["story"]][-1] == "failed"
+    assert {"time", "attempt", "event", "code", "message", "lasted_s"} == set(data["story"][0])
     assert data["workload"]["status"]["phase"] == "failed"
+
+
+def test_show_tells_of_every_attempt(home: Home) -> None:
+    home.submit(a_workload("w-1", command=program(exit_code=3), retries=1))
+    _ended(home, "w-1")
+    data = home.cli("show", "w-1", "--json").data
+    assert [one["attempt"] for one in data["story"] if one["event"] == "running"] == [1, 2]
+    assert re.search(r"^ +attempt 2\n", home.cli("show", "w-1").out, re.MULTILINE)
+
+
+def test_show_tells_what_it_uses(home: Home) -> None:
+    gpus = [{"id": "GPU-emulated-0", "utilization": 0.37, "memory_bytes": 2**30}]
+    sample = {"report": "sample", "cpu": 0.8, "memory_bytes": 2**21, "gpus": gpus}
+    home.submit(a_workload("w-1", gpus=1, command=program(["\x1e" + json.dumps(sample), "one"], seconds=600)))
+    _said(home, "w-1", "one\n")
+    assert re.search(r"uses +GPU 37 %, 1 GiB; CPU 0.8; memory 2 MiB of 128 MiB \(\d+s ago\)", home.cli("show", "w-1").out)
+    (shown,) = home.cli("show", "w-1", "--json").data["samples"]
+    assert shown["replica"] == 0 and shown["cpus"] == 0.8 and shown["gpus"] == gpus
+
+
+def _said(home: Home, id: str, text: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while text not in home.cli("logs", id).out:
+        assert time.monotonic() < deadline, f"{id} did not say {text!r}"
+        time.sleep(0.02)
 
 
 # ---- logs
@@ -165,9 +187,7 @@ def test_cancel_says_what_became_of_each(home: Home) -> None:
 def test_cancel_without_wait_tells_how_long_it_may_take(home: Home) -> None:
     home.submit(a_workload("w-1", command=program(seconds=60, ignores_term=True), grace_s=2))
     _wait(home, "w-1", Phase.RUNNING)
-    deadline = time.monotonic() + DEADLINE_S
-    while home.cli("logs", "w-1").out == "" and time.monotonic() < deadline:
-        time.sleep(0.02)  # from its first line on it ignores TERM
+    _said(home, "w-1", "hello\n")  # from its first line on it ignores TERM
     assert "w-1 was told to end (is running; it has 2 s for that)" in home.cli("cancel", "w-1").out
 
 
@@ -193,6 +213,10 @@ def test_if_one_is_unknown_none_is_cancelled(home: Home) -> None:
         (["logs", "w", "--since", "soon"], 2, "'soon' is no time; write 10m"),
         (["logs", "w", "--replica", "-1"], 2, "-1 is not in the range"),
         (["cancel"], 2, "Missing argument"),
+        (["usage", "--since", "soon"], 2, "'soon' is no time; write 10m, 1h30m, a date like 2030-01-31"),
+        (["usage", "--by", "pizza"], 2, "'pizza' is not one of 'queue', 'owner', 'workload'"),
+        (["queues", "apply"], 2, "Missing argument 'FILE'"),
+        (["kernels", "install", "--prefix", ""], 2, "--prefix is empty; name the folder"),
         (["brew"], 2, "No such command 'brew'"),
         (["kernels", "remove", "nothing"], 3, "there is no kernelspec 'nothing'"),
         (["kernels", "install", "tpu"], 3, "there is no profile 'tpu'"),
@@ -237,9 +261,9 @@ def test_a_mistake_of_ours_is_one_line_that_names_the_traceback(home: Home, monk
 def test_help_names_the_verbs_and_the_exit_codes(home: Home) -> None:
     result = home.cli("--help")
     assert result.exit_code == 0
-    for word in ("status", "list", "show", "logs", "cancel", "check", "kernels", "--place", "--json", "130  interrupted"):
+    verbs = ("status", "list", "show", "why", "logs", "cancel", "priority", "queues", "usage", "check", "kernels", "keeper")
+    for word in (*verbs, "--place", "--json", "130  interrupted"):
         assert word in result.out
-    assert "keeper" in result.out
     assert "--follow" in home.cli("logs", "-h").out
 
 
@@ -292,6 +316,17 @@ def test_short_ids_are_as_long_as_they_must_be() -> None:
     assert short_ids(ids) == {ids[0]: "bc6c31ca-26c4-4b"[:16], ids[1]: "bc6c31ca-26c5-4b"[:16], "train-7": "train-7"}
 
 
+def test_an_id_that_begins_like_another_is_shown_whole() -> None:
+    id = "bc6c31ca-26c4-4b0c-8747-580f228eace3"
+    assert short_ids(["w-1", "w-10", "w-100", id, id + "-2"]) == {
+        "w-1": "w-1",
+        "w-10": "w-10",
+        "w-100": "w-100",
+        id: id,
+        id + "-2": id + "-2",
+    }
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"), [(-3, "0s"), (59, "59s"), (61, "1m"), (3 * 3600 + 5 * 60, "3h05m"), (90_000, "1d")]
 )
@@ -303,9 +338,17 @@ def test_an_age_has_at_most_two_numbers(seconds: int, words: str) -> None:
 def test_since_reads_durations_and_times_with_a_zone() -> None:
     assert abs((datetime.now(UTC) - since("1h30m")) - timedelta(minutes=90)) < timedelta(seconds=5)
     assert since("2030-01-31T12:00:00Z") == datetime(2030, 1, 31, 12, tzinfo=UTC)
-    for wrong in ("", "10", "m", "2030-01-31T12:00:00", "99999999999d"):
+    assert since("2030-01-31") == datetime(2030, 1, 31).astimezone()
+    for wrong in ("", "10", "m", "2030-01-31T12:00:00", "2030-02-31", "99999999999d", "999999999d"):
         with pytest.raises(click.BadParameter, match="is no time"):
             since(wrong)
+
+
+def test_a_duration_is_longer_than_nothing() -> None:
+    assert duration("1h30m") == timedelta(minutes=90)
+    for wrong in ("", "0s", "-1h", "1", "h", "1y", "999999999999d"):
+        with pytest.raises(click.BadParameter, match="is no duration"):
+            duration(wrong)
 
 
 def test_plain_text_is_one_line() -> None:

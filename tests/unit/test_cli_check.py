@@ -36,7 +36,7 @@ def test_people_read_a_table_with_a_verdict(home: Home) -> None:
     assert "profile gpu" in result.out and result.out.endswith("nothing is off\n")
 
 
-def test_it_changes_nothing(home: Home) -> None:
+def test_it_starts_and_installs_nothing(home: Home) -> None:
     home.cli("check")
     assert home.cli("list", "--all", "--json").data["workloads"] == []
     assert not (home.folder / "data" / "kernels").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from traitlets.config import Config
 
 from jupyter_gpu.config import load_site
 from jupyter_gpu.errors import InvalidRequestError, NotFoundError
-from jupyter_gpu.schema import KubernetesSettings, LocalSettings
+from jupyter_gpu.schema import KubernetesSettings, LocalSettings, Resources
 from tests.homes import Home
 
 
@@ -25,6 +26,13 @@ def test_without_a_file_there_is_a_local_place_and_one_profile(empty: Home) -> N
     site = load_site()
     assert site.place() == ("local", LocalSettings())
     assert site.profile("gpu").resources.gpus == 1
+
+
+def test_the_built_in_profile_has_most_of_the_machines_memory(empty: Home) -> None:
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < load_site().profile("gpu").resources.memory_bytes < machine
+    empty.write_config("c.JupyterGpu.profiles = {'gpu': {'resources': {'gpus': 1}}}", ".py")
+    assert load_site().profile("gpu").resources == Resources(gpus=1)  # what a site configures is meant
 
 
 def test_python_and_json_mean_the_same(empty: Home) -> None:
@@ -56,6 +64,11 @@ def test_an_applications_own_configuration_comes_last(empty: Home) -> None:
     assert load_site(extra).place()[0] == "z"
 
 
+def test_a_section_that_an_application_misspells_is_named(empty: Home) -> None:
+    with pytest.raises(InvalidRequestError, match="the section 'JupyterGPU' would be ignored"):
+        load_site(Config({"JupyterGPU": {"default_place": "z"}}))
+
+
 def test_the_default_place_is_local_or_the_first(home: Home) -> None:
     home.configure(places={"b": {"backend": "kubernetes"}, "local": home.local})
     assert load_site().place()[0] == "local"
@@ -80,9 +93,16 @@ def test_an_unknown_place_or_profile_is_answered_by_those_there_are(home: Home) 
         (".py", "x = (", "SyntaxError"),
         (".py", 'raise ValueError("boo")', "ValueError: boo"),
         (".py", "c.JupyterGpu.plces = {}", "JupyterGpu has no setting 'plces'; it has default_place, places, profiles"),
-        (".py", "c.JupyterGpu.places = 3", "JupyterGpu.places: Input should be a valid dictionary (given: 3)"),
-        (".py", 'c.JupyterGpu.places = {"a": {"backend": "slurm"}}', "JupyterGpu.places.a: Input tag 'slurm'"),
-        (".py", 'c.JupyterGpu.places = {"a": {}}', "JupyterGpu.places.a: "),
+        (".py", "c.JupyterGpu.places = 3", "JupyterGpu.places: must be a mapping of names to values (given: 3)"),
+        (
+            ".py",
+            'c.JupyterGpu.places = {"a": {"backend": "slurm"}}',
+            "JupyterGpu.places.a: 'backend' can't be 'slurm'; it is one of 'local', 'kubernetes'",
+        ),
+        (".py", 'c.JupyterGpu.places = {"a": {}}', "JupyterGpu.places.a: 'backend' is missing"),
+        (".py", 'c.JupyterGpu.places = {"a": {"backend": "local", "poll": 1}}', "JupyterGpu.places.a.poll: there is no such"),
+        (".py", "c.JupyterGPU.places = {}", "the section 'JupyterGPU' would be ignored; it is written c.JupyterGpu"),
+        (".json", '{"jupyter_gpu": {}}', "the section 'jupyter_gpu' would be ignored; it is written c.JupyterGpu"),
         (".py", 'c.JupyterGpu.places = {"a": {"backend": "local", "emulated_gpus": -1}}', "emulated_gpus"),
         (".py", 'c.JupyterGpu.profiles = {"a": {"resources": {"gpus": 1.5}}}', "profiles.a.resources.gpus"),
         (
@@ -91,7 +111,11 @@ def test_an_unknown_place_or_profile_is_answered_by_those_there_are(home: Home) 
             "'4XB' is no size in bytes; write it like 512MiB",
         ),
         (".py", 'c.JupyterGpu.profiles = {"a": {"resources": {"accelerator": "gpu"}}}', "it is named like nvidia.com/gpu"),
-        (".py", 'c.JupyterGpu.profiles = {"a": {"gpus": 1}}', "JupyterGpu.profiles.a.gpus: Extra inputs are not permitted"),
+        (
+            ".py",
+            'c.JupyterGpu.profiles = {"a": {"gpus": 1}}',
+            "JupyterGpu.profiles.a.gpus: there is no such setting; there are display_name, place",
+        ),
     ],
 )
 def test_a_broken_file_is_named_with_the_value(empty: Home, suffix: str, text: str, says: str) -> None:

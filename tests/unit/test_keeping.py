@@ -48,6 +48,9 @@ class _Led(_Scripted):
     async def retire(self) -> bool:
         raise AssertionError("it was never the Keeper")
 
+    async def changed(self) -> None:
+        raise AssertionError("it was never the Keeper")
+
 
 async def test_it_ends_when_nothing_waits() -> None:
     with anyio.fail_after(DEADLINE_S):

@@ -91,6 +91,34 @@ def test_a_device_with_a_taint_of_its_own_is_tolerated() -> None:
     assert pod_of(in_image(a_workload()))["tolerations"] == []
 
 
+def nodes_of(spec: WorkloadSpec, *products: str) -> Any:
+    job = attempt_job(spec, 1, sequence=7, holder=None, customs=Customs(), products=products)
+    affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return term["matchExpressions"]
+
+
+def test_a_product_keeps_a_pod_to_the_nodes_that_have_it() -> None:
+    spec = in_image(a_workload(resources=Resources(gpus=1, product="A100")))
+    label = {"key": "nvidia.com/gpu.product", "operator": "In"}
+    assert nodes_of(spec, "NVIDIA-A100-80GB", "NVIDIA-A100-40GB") == [
+        {**label, "values": ["NVIDIA-A100-40GB", "NVIDIA-A100-80GB"]}
+    ]
+    unknown = in_image(a_workload(resources=Resources(gpus=1, product="NVIDIA RTX A6000")))
+    assert nodes_of(unknown) == [{**label, "values": ["NVIDIA-RTX-A6000"]}]
+
+
+def test_a_pod_that_asks_for_no_product_may_go_to_any_node() -> None:
+    assert "affinity" not in pod_of(in_image(a_workload(gpus=1)))
+    assert "affinity" not in pod_of(in_image(a_workload(resources=Resources(gpus=0, product="A100"))))
+
+
+@pytest.mark.parametrize("accelerator", ["hygon.com/dcu", "example.org/thing"])
+def test_a_product_that_no_label_tells_is_refused(accelerator: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"no node label tells the product of {accelerator}: leave product out"):
+        pod_of(in_image(a_workload(resources=Resources(accelerator=accelerator, gpus=1, product="K100"))))
+
+
 def specification_of(spec: WorkloadSpec) -> str:
     variables = pod_of(spec)["containers"][0]["env"]
     text: str = next(variable["value"] for variable in variables if variable["name"] == "JUPYTER_GPU_REPLICA")

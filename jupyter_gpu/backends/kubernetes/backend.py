@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -14,32 +14,35 @@ import anyio
 import anyio.to_thread
 
 from jupyter_gpu.backends.base import Address, Backend, Document
-from jupyter_gpu.backends.kubernetes import following, keeping
-from jupyter_gpu.backends.kubernetes.attempts import Attempt, Thing
+from jupyter_gpu.backends.kubernetes import demand, following, keeping
+from jupyter_gpu.backends.kubernetes.attempts import Attempt, Thing, attempts_of
 from jupyter_gpu.backends.kubernetes.discovery import Discovery
 from jupyter_gpu.backends.kubernetes.holding import Presence
+from jupyter_gpu.backends.kubernetes.manifests import labels
 from jupyter_gpu.backends.kubernetes.manifests.secret import values_of
 from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.phases import status_of
 from jupyter_gpu.backends.kubernetes.ports import Ports, Target
 from jupyter_gpu.backends.kubernetes.stopping import Stopper
+from jupyter_gpu.backends.kubernetes.story import events_of, usage_of
 from jupyter_gpu.backends.kubernetes.submitting import Found, Submitter, find
 from jupyter_gpu.backends.kubernetes.tasks import Tasks, together
 from jupyter_gpu.backends.kubernetes.watch import Reflector
 from jupyter_gpu.backends.sending import replica_zip
-from jupyter_gpu.errors import ConflictError, NotAllowedError, NotFoundError
+from jupyter_gpu.errors import ConflictError, NotAllowedError, NotFoundError, UnsupportedError
 from jupyter_gpu.names import object_name
 from jupyter_gpu.schema import (
     Changes,
+    Event,
     Kind,
     KubernetesSettings,
     LogLine,
     Phase,
     Place,
-    QueueStatus,
+    QueueSet,
     Reason,
     Selector,
-    Workload,
+    Usage,
     WorkloadSpec,
 )
 
@@ -84,10 +87,11 @@ class KubernetesBackend(Backend):
         parts = await self._connected()
         discovery = parts.discovery
         await discovery.refresh(at_most_s=1.0)
-        (version, engines), (free, blind), rights, workloads = await together(
-            discovery.served, discovery.free, discovery.missing_rights, self._workloads
+        (version, engines), (taken, blind), rights, attempts = await together(
+            discovery.served, discovery.taken, discovery.missing_rights, self._newest_attempts
         )
         notes = (f"Kubernetes {version}", *(f"{engine} is installed, and not used yet" for engine in engines), *discovery.notes)
+        standing = demand.Standing.of(attempts, discovery, taken, parts.client.now().timestamp())
         return Place(
             name=self.name,
             backend="kubernetes",
@@ -95,19 +99,25 @@ class KubernetesBackend(Backend):
             address=f"{parts.client.host}, namespace {parts.client.namespace}",
             engines=("Job",),
             capacity=discovery.capacity,
-            free=free,
+            free=None if taken is None else standing.free,
             nodes=discovery.nodes,
-            queues=tuple(_queue(name, workloads) for name in sorted({w.spec.queue for w in workloads} | {"default"})),
+            queues=standing.queues(),
+            queue_set=standing.queue_set,
+            stocks=standing.stocks,
+            claims=standing.claims,
+            holdings=standing.holdings,
+            time_s=standing.now_s,
             missing=(*discovery.missing, *((blind,) if blind else ()), *rights),
             notes=notes,
         )
 
-    async def _workloads(self) -> list[Workload]:
+    async def _newest_attempts(self) -> list[Attempt]:
         try:
             reflector = await self._reflecting()
         except NotAllowedError:
             return []  # the review of rights names what is missing
-        return [workload for name in reflector.names() if (workload := reflector.workload(name))]
+        newest = (reflector.newest(name) for name in reflector.names())
+        return [attempt for attempt in newest if attempt and attempt.is_readable]
 
     async def watch(self, selector: Selector = Selector()) -> AsyncGenerator[Changes]:  # noqa: B008 - frozen
         reflector = await self._reflecting()
@@ -186,6 +196,40 @@ class KubernetesBackend(Backend):
         look = await parts.keeper.tend(reflector, now + parts.client.clock_offset)
         return look - parts.client.clock_offset if look else None
 
+    async def reprioritise(self, id: str, priority: int) -> None:
+        attempt = await self._mine(id)
+        if status_of(attempt).phase.is_final:
+            raise ConflictError(f"{id!r} has ended")
+        raise UnsupportedError(
+            f"the priority of {id!r} can't be changed: the cluster gives a Job's pods theirs when they are made; "
+            f"cancel it, and submit it again with priority {priority}"
+        )
+
+    async def story(self, id: str) -> tuple[Event, ...]:
+        attempts = await self._all_mine(id)
+        with suppress(NotAllowedError):
+            reflector = await self._reflecting()
+            attempts = [reflector.with_trouble(attempt) for attempt in attempts]
+        return events_of(attempts)
+
+    async def usage(self, since: datetime | None = None) -> tuple[Usage, ...]:
+        parts = await self._connected()
+        ours = {"labelSelector": labels.selector(parts.owner)}
+        (jobs, _), (pods, _) = await together(
+            lambda: parts.client.list_all(Objects.JOBS, **ours), lambda: parts.client.list_all(Objects.PODS, **ours)
+        )
+        mine = [attempt for attempt in attempts_of(jobs, pods) if attempt.is_readable and attempt.owner == parts.owner]
+        used = [usage for attempt in mine if (usage := usage_of(attempt, parts.client.now()))]
+        wanted = [usage for usage in used if since is None or usage.ended is None or usage.ended > since]
+        return tuple(sorted(wanted, key=lambda usage: (usage.started, usage.id, usage.attempt)))
+
+    async def apply_queues(self, queues: QueueSet, *, dry_run: bool = False) -> None:
+        parts = await self._connected()
+        raise UnsupportedError(
+            f"the queues of {self.name} are the cluster's: whoever administers it sets the share of the namespace "
+            f"{parts.client.namespace}, with a ResourceQuota"
+        )
+
     async def aclose(self) -> None:
         parts, self._parts = self._parts, None
         reflector, self._reflector = self._reflector, None
@@ -249,17 +293,22 @@ class KubernetesBackend(Backend):
 
     async def _mine(self, id: str, number: int | None = None) -> Attempt:
         """Return an attempt at a Workload of this account, the newest or a given one, straight from the API server."""
-        parts = await self._connected()
-        found: Found = await find(parts.client, id)
-        mine = [attempt for attempt in found.attempts if attempt.owner == parts.owner and attempt.is_readable]
-        if not mine:
-            raise NotFoundError(f"there is no workload {id!r} at {self.name}")
+        mine = await self._all_mine(id)
         if number is None:
             return mine[-1]
         chosen = next((attempt for attempt in mine if attempt.number == number), None)
         if chosen is None:
             raise NotFoundError(f"{id!r} has no attempt {number}; the newest is {mine[-1].number}")
         return chosen
+
+    async def _all_mine(self, id: str) -> list[Attempt]:
+        """Return all attempts at a Workload of this account, the newest last."""
+        parts = await self._connected()
+        found: Found = await find(parts.client, id)
+        mine = [attempt for attempt in found.attempts if attempt.owner == parts.owner and attempt.is_readable]
+        if not mine:
+            raise NotFoundError(f"there is no workload {id!r} at {self.name}")
+        return mine
 
     async def _end_as_due(self, due: Attempt, reason: Reason) -> None:
         """End an attempt for the Keeper, unless it has got on since the Keeper saw it."""
@@ -288,11 +337,3 @@ def _load() -> Any:
     """Return the module of the client; takes long the first time, and so does making the replica's zip."""
     replica_zip(compiled=False)
     return importlib.import_module(_CLIENT)
-
-
-def _queue(name: str, workloads: list[Workload]) -> QueueStatus:
-    mine = [workload for workload in workloads if workload.spec.queue == name and not workload.status.phase.is_final]
-    waiting = [workload for workload in mine if workload.status.phase is Phase.QUEUED]
-    waiting.sort(key=lambda workload: (-workload.spec.priority, workload.status.sequence))
-    holders = tuple(workload.spec.id for workload in mine if workload.status.phase is not Phase.QUEUED)
-    return QueueStatus(name=name, holders=holders, waiters=tuple(workload.spec.id for workload in waiting))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_gpu.backends.kubernetes.attempts import Thing, condition
@@ -12,6 +12,7 @@ from jupyter_gpu.backends.kubernetes.manifests import roles
 from jupyter_gpu.backends.kubernetes.manifests.job import Customs
 from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.phases import Sizes
+from jupyter_gpu.backends.kubernetes.products import fitting_nodes, product_values
 from jupyter_gpu.backends.kubernetes.quantities import quantity
 from jupyter_gpu.backends.kubernetes.tasks import together
 from jupyter_gpu.errors import NotAllowedError, NotFoundError, QuotaExceededError
@@ -46,6 +47,16 @@ class Discovery:
     def nodes(self) -> tuple[Node, ...]:
         """The cluster's nodes, as far as they are known already."""
         return tuple(_node(node) for node in self._nodes or ())
+
+    @property
+    def node_documents(self) -> Mapping[str, Thing] | None:
+        """The nodes as the API server shows them, by name; None where they can't be read."""
+        return None if self._nodes is None else {node["metadata"]["name"]: node for node in self._nodes}
+
+    @property
+    def quotas(self) -> Sequence[Thing]:
+        """The namespace's ResourceQuotas, as far as they are known already."""
+        return self._quotas
 
     @property
     def capacity(self) -> dict[str, int]:
@@ -109,20 +120,26 @@ class Discovery:
             _check_quota(quota, spec)
         if self.sizes:
             _check_sizes(spec, self.sizes.largest, capacity_of(self._nodes or ()))
+            _check_product(spec, self._nodes or ())
 
-    async def free(self) -> tuple[dict[str, int] | None, Missing | None]:
-        """Return the devices that no pod of the cluster asks for, or what right that would need."""
+    def products(self, spec: WorkloadSpec) -> tuple[str, ...]:
+        """Return the values of the product's node label that will do, as far as nodes are known already."""
+        return product_values(spec.resources, fitting_nodes(spec.resources, self._nodes or ()))
+
+    async def taken(self) -> tuple[dict[str, Counter[str]] | None, Missing | None]:
+        """Return by node the devices that its pods ask for, of all namespaces; or what right that would need."""
         if self._nodes is None:
             return None, None
-        left = Counter(capacity_of(self._nodes))
+        taken: dict[str, Counter[str]] = {}
         try:
             async for pods, _ in self._client.pages(Objects.ALL_PODS, **_LIVING_PODS):
                 for pod in pods:
-                    left.subtract(_devices_asked(pod) if pod["spec"].get("nodeName") else {})
+                    if node := pod["spec"].get("nodeName"):
+                        taken.setdefault(node, Counter()).update(_devices_asked(pod))
         except NotAllowedError as error:
             right = getattr(error, "right", None)
             return None, Missing(what="pods of the cluster", why="free devices can't be told", right=right)
-        return {resource: max(count, 0) for resource, count in left.items() if resource in capacity_of(self._nodes)}, None
+        return taken, None
 
     async def served(self) -> tuple[str, list[str]]:
         """Return the server's version, and what it serves that we know of."""
@@ -153,8 +170,13 @@ def capacity_of(nodes: Iterable[Thing]) -> dict[str, int]:
     """Return the devices of all nodes, by resource name: what the device plugins say can be allocated."""
     total: Counter[str] = Counter()
     for node in nodes:
-        total.update(_devices(node["status"].get("allocatable") or {}))
+        total.update(devices_of(node))
     return dict(total)
+
+
+def devices_of(node: Thing) -> dict[str, int]:
+    """Return the devices that can be allocated on a node, by resource name."""
+    return _devices(node["status"].get("allocatable") or {})
 
 
 def _devices(amounts: Mapping[str, str]) -> dict[str, int]:
@@ -217,6 +239,18 @@ def _check_sizes(spec: WorkloadSpec, largest: Mapping[str, float], capacity: Map
             limit=largest.get("memory", 0),
             advice=f"ask for at most {has}",
         )
+
+
+def _check_product(spec: WorkloadSpec, nodes: Sequence[Thing]) -> None:
+    asked = spec.resources
+    if not asked.gpus or asked.product is None:
+        return
+    if fitting := fitting_nodes(asked, nodes):
+        _check_sizes(spec, _largest(fitting), capacity_of(fitting))
+        return
+    products = product_values(asked, nodes)
+    advice = f"its products are {', '.join(products)}" if products else "no label of a node with such a device tells its product"
+    raise QuotaExceededError("this cluster", f"{asked.accelerator} ({asked.product})", asked=asked.gpus, limit=0, advice=advice)
 
 
 def _hard(quota: Thing) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ from jupyter_gpu.backends.kubernetes.manifests.lease import CLIENT, expiry_of
 from jupyter_gpu.backends.kubernetes.objects import METADATA_ONLY, Objects
 from jupyter_gpu.backends.kubernetes.phases import starting_since, status_of
 from jupyter_gpu.backends.kubernetes.stopping import is_half_done
+from jupyter_gpu.backends.kubernetes.story import kept_usage
 from jupyter_gpu.backends.kubernetes.watch import Reflector
 from jupyter_gpu.errors import JupyterGpuError, NotFoundError
 from jupyter_gpu.schema import Phase, Reason, WorkloadStatus
@@ -122,6 +123,10 @@ class Keeper:
         if attempt.spec.secrets:
             await self._client.delete(Objects.SECRETS, attempt.name)
         end = {labels.END: end_annotation(status)}
+        if status.started and labels.STARTED not in attempt.annotations:
+            end[labels.STARTED] = status.started.isoformat()
+        if usage := kept_usage(attempt, status):
+            end[labels.USAGE] = usage
         with suppress(NotFoundError):  # its story is gone already
             await self._client.patch(Objects.JOBS, attempt.name, {"metadata": {"annotations": end, "uid": attempt.uid}})
 

@@ -15,7 +15,7 @@ from typing import Any
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
-from yaml import YAMLError  # type: ignore[import-untyped]
+from yaml import YAMLError
 
 from jupyter_gpu.backends.kubernetes import translation
 from jupyter_gpu.errors import InvalidRequestError

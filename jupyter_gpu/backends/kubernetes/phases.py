@@ -157,12 +157,12 @@ def _unreachable(pod: Thing) -> Reason | None:
 def _overall(attempt: Attempt, stands: list[_Stand]) -> tuple[Phase, Reason | None]:
     statuses: list[ReplicaStatus] = [stand.status for stand in stands]
     alive = any(not has_ended(pod) for pod in attempt.pods)
-    are_final = all(status.phase.is_final for status in statuses)
+    are_final = attempt.is_settled or all(status.phase.is_final for status in statuses)
     phase = _living_phase(attempt.spec, statuses)
     if wish := attempt.wish:
         if not alive and (attempt.is_suspended or attempt.finished or are_final):
             return wish.final_phase, wish
-        return phase, Reason(code="end.stopping", message=f"it is being ended: {wish.message}", facts={"code": wish.code})
+        return phase, reasons.stopping(wish)
     failed = _first_failure(stands)
     if not alive and (attempt.finished or are_final):
         return _final(attempt, statuses, failed)

@@ -41,7 +41,7 @@ def without_pod(attempt: Attempt) -> Reason:
     """Return why there is no pod yet: the Job controller's last complaint, if it has one."""
     message = attempt.trouble.get(attempt.uid, {}).get("FailedCreate", "")
     if not message:
-        return Reason(code="queue.submitted", message=f"waits for {_wanted(attempt.spec)}: the cluster has made no pod of it yet")
+        return Reason(code="queue.submitted", message=f"waits for {wanted(attempt.spec)}: the cluster has made no pod of it yet")
     if excess := excess_of(message):
         text = (
             f"waits for the quota {excess.quota}: {excess.used:g} of {excess.limit:g} {excess.resource} are used, "
@@ -67,11 +67,17 @@ def unscheduled(pod: Thing, spec: WorkloadSpec, too_large: str | None) -> Reason
         too_large: what no node could ever hold, if that is known.
     """
     scheduled = condition(pod, "PodScheduled", "False")
-    words = _tidy((scheduled or {}).get("message", "")).split(" preemption:")[0].strip()
-    facts = {"resource": spec.resources.accelerator.resource, "asked": spec.resources.gpus, "scheduler": words}
+    reason = not_scheduled(spec, (scheduled or {}).get("message", ""))
     if too_large:
-        return Reason(code="queue.unschedulable", message=f"no node could ever hold it: {too_large}", facts=facts)
-    return Reason(code="queue.busy", message=f"waits for {_wanted(spec)}" + (f": {words}" if words else ""), facts=facts)
+        return Reason(code="queue.unschedulable", message=f"no node could ever hold it: {too_large}", facts=reason.facts)
+    return reason
+
+
+def not_scheduled(spec: WorkloadSpec, message: str) -> Reason:
+    """Return why a pod has no node, by what the scheduler said of it; nothing where it has not said anything yet."""
+    words = _tidy(message).split(" preemption:")[0].strip()
+    facts = {"resource": spec.resources.accelerator.resource, "asked": spec.resources.gpus, "scheduler": words}
+    return Reason(code="queue.busy", message=f"waits for {wanted(spec)}" + (f": {words}" if words else ""), facts=facts)
 
 
 def starting(pod: Thing, container: Thing, trouble: Mapping[str, str]) -> Reason:
@@ -111,6 +117,12 @@ def refused_container(image: str, cause: str, words: str) -> Reason:
     if cause == "CreateContainerConfigError":
         return Reason(code="start.config", message=f"its container can't be set up: {words}", facts=facts)
     return Reason(code="start.command", message=f"its container can't be started: {words}", facts=facts)
+
+
+def stopping(wish: Reason) -> Reason:
+    """Return how it stands with what must end, and why it must."""
+    facts = {**wish.facts, "because": wish.code}
+    return Reason(code="end.stopping", message=f"it is being ended: {wish.message}", facts=facts)
 
 
 def disruption_of(pod: Thing) -> Reason | None:
@@ -162,18 +174,31 @@ def _unreported(pod: Thing, last: Mapping[str, Any]) -> Reason:
     return Reason(code="end.exit_code", message=f"it ended with exit code {code}", facts={"exit_code": code})
 
 
+def usage_of(pod: Thing) -> Mapping[str, float]:
+    """Return what a replica that has ended measured of its use: seconds of devices and cores, and bytes."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        last = (container.get("state") or {}).get("terminated") or {}
+        try:
+            usage = json.loads(last.get("message", ""))["facts"]["usage"]
+            return {str(name): float(amount) for name, amount in usage.items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return {}
+
+
 def _report(text: str) -> Reason | None:
-    """Return the end report that a runner left in the termination message."""
+    """Return the end report that a runner left in the termination message; what it used is told elsewhere."""
     try:
         report = json.loads(text)
-        facts = dict(report.get("facts") or {})
+        facts = {name: fact for name, fact in (report.get("facts") or {}).items() if name != "usage"}
         facts |= {key: report[key] for key in ("exit_code", "signal") if report.get(key) is not None}
         return Reason(code=report["code"], message=report["message"], facts=facts)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _wanted(spec: WorkloadSpec) -> str:
+def wanted(spec: WorkloadSpec) -> str:
+    """Return in words what each replica waits for."""
     asked = spec.resources
     return f"{asked.gpus} {asked.accelerator.resource}" if asked.gpus else "room on a node"
 

@@ -49,7 +49,8 @@ class Stopper:
             await self._client.delete(Objects.SECRETS, attempt.name)
 
     async def _mark(self, attempt: Attempt, reason: Reason, *, suspend: bool) -> None:
-        annotations = {} if attempt.wish else {labels.CANCEL: reason.model_dump_json()}
+        now = self._client.now().isoformat()
+        annotations = {} if attempt.wish else {labels.CANCEL: reason.model_dump_json(), labels.CANCELLED_AT: now}
         if (started := status_of(attempt).started) and labels.STARTED not in attempt.annotations:
             annotations[labels.STARTED] = started.isoformat()
         change: dict[str, Any] = {"spec": {"suspend": True}} if suspend and not attempt.job["spec"].get("suspend") else {}

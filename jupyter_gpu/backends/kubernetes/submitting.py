@@ -24,9 +24,9 @@ from jupyter_gpu.backends.kubernetes.manifests.secret import attempt_secret, own
 from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.backends.kubernetes.phases import status_of
 from jupyter_gpu.backends.kubernetes.tasks import together
-from jupyter_gpu.errors import ConflictError, InvalidRequestError, NotFoundError
+from jupyter_gpu.errors import ConflictError, InvalidRequestError, NotFoundError, UnsupportedError
 from jupyter_gpu.names import object_name
-from jupyter_gpu.schema import WorkloadSpec
+from jupyter_gpu.schema import DEFAULT_QUEUE, WorkloadSpec
 
 if TYPE_CHECKING:
     from jupyter_gpu.backends.kubernetes.client import Client
@@ -80,6 +80,7 @@ class Submitter:
             dry_run: whether only to check.
         """
         check_secrets(spec, secrets)
+        _check_abilities(spec)
         prepare = self._discovery.refresh if dry_run else self._ensure_configmap
         found, _, _ = await together(lambda: find(self._client, spec.id), self._discovery.refresh, prepare)
         newest: Attempt | None = found.newest
@@ -90,11 +91,13 @@ class Submitter:
             _check_content(spec, newest)
         number = 1 if newest is None else newest.number + (0 if is_there else 1)
         sequence = int(found.version) if found.version.isdecimal() else 0
-        job = attempt_job(spec, number, sequence=sequence, holder=holder, customs=self._discovery.customs)
+        if not is_there:
+            await self._discovery.check(spec)
+        customs, products = self._discovery.customs, self._discovery.products(spec)
+        job = attempt_job(spec, number, sequence=sequence, holder=holder, customs=customs, products=products)
         secret = attempt_secret(spec, number, secrets) if secrets or spec.secrets else None
         documents = (replica_configmap(), *((without_values(secret),) if secret else ()), job)
         if not is_there:
-            await self._discovery.check(spec)
             await (self._create_job(job, dry_run=True) if dry_run else self._create(spec, job, secret))
         return documents
 
@@ -179,6 +182,15 @@ def _check_content(spec: WorkloadSpec, there: Attempt) -> None:
     if there.content != labels.content_of(spec):
         phase = status_of(there).phase
         raise ConflictError(f"{spec.id!r} is {phase} with other content; cancel it first, or choose another id")
+
+
+def _check_abilities(spec: WorkloadSpec) -> None:
+    if spec.queue != DEFAULT_QUEUE:
+        raise InvalidRequestError(f"there is no queue {spec.queue!r} in this cluster; there is: {DEFAULT_QUEUE}")
+    if spec.retries:
+        raise UnsupportedError(
+            f"a cluster does not try {spec.id!r} again by itself yet: leave retries out, and submit it again when it has failed"
+        )
 
 
 def check_secrets(spec: WorkloadSpec, secrets: Mapping[str, str]) -> None:

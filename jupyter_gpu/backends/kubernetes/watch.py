@@ -89,8 +89,12 @@ class Reflector:
     def _made(self, workload: str, number: int) -> Attempt:
         job = self.jobs.objects[self._jobs[workload][number]]
         pods = tuple(self.pods.objects[name] for name in self._pods.get((workload, number), ()))
-        uids = [job["metadata"]["uid"], *(pod["metadata"]["uid"] for pod in pods)]
-        return Attempt(job, pods, {uid: self._trouble[uid] for uid in uids if uid in self._trouble})
+        return self.with_trouble(Attempt(job, pods))
+
+    def with_trouble(self, attempt: Attempt) -> Attempt:
+        """Return an attempt with the warnings about it that have been seen."""
+        uids = [attempt.uid, *(pod["metadata"]["uid"] for pod in attempt.pods)]
+        return Attempt(attempt.job, attempt.pods, {uid: self._trouble[uid] for uid in uids if uid in self._trouble})
 
     def workload(self, name: str) -> Workload | None:
         """Return a Workload as it is now, by its object name; None if there is none (or one that this code can't read)."""

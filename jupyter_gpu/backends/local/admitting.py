@@ -1,84 +1,124 @@
-"""Decide who of the QUEUED starts, and end those that nobody wants any more."""
+"""Carry out what the queue's rules decide: who of the QUEUED starts, who must yield, and why the others wait."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from jupyter_gpu.backends.local import locks, rows, starting, waiting
+from jupyter_gpu.backends.local import choosing, locks, rows, settling, sharing, starting, waiting
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.devices import Devices
+from jupyter_gpu.backends.local.holdings import held_devices, holdings, stocks
+from jupyter_gpu.backends.local.rows import Row
 from jupyter_gpu.backends.local.site import Site
-from jupyter_gpu.backends.local.waiting import Waiting
-from jupyter_gpu.queueing import admit
+from jupyter_gpu.backends.local.waiting import Held, Line, Waiting
+from jupyter_gpu.queueing import State, Yielding, decide
 from jupyter_gpu.schema import Reason
 
+_CALLED = "queue.preempting"
 _AGAIN_S = 1.0  # devices that somebody else computed on become free without a word
 
 
-def admit_waiting(site: Site, moment: Moment) -> float | None:
-    """End orphans and admit what fits; return when (boot clock) to look again, None if nothing waits any more."""
+def admit_waiting(site: Site, line: Line, moment: Moment) -> float | None:
+    """End orphans, admit what fits, and tell who must yield; return when (boot clock) to look again, None if nothing waits.
+
+    ``line`` is the same from step to step.
+    """
     if not waiting.is_any(site.store):
         return None
     found = site.devices() if waiting.is_any(site.store, gpus=1) else None
     with site.store.transaction() as connection:
+        queued = line.read()
+        if any(one.boot_id != moment.boot_id for one in queued):
+            waiting.begin_boot(connection, moment)
+            queued = line.read()
+        due, orphans = _end_orphans(site, connection, moment)
         # one that came after the look at the devices is seen by its own submit's step
-        queued = [one for one in waiting.all_waiting(site.store) if found or not one.claim.gpus]
-        due, orphans = _find_orphans(site, connection, queued, moment)
-        staying = [one for one in queued if one.claim.id not in orphans]
-        _admit(site, connection, staying, found or Devices(), moment)
+        staying = [one for one in queued if one.claim.id not in orphans and (found or not one.claim.gpus)]
+        again, yielding = _decide(site, connection, staying, found or Devices(), moment)
     for id in orphans:
         if row := rows.find(site.store, id):
             starting.clear(site.state, row)
-    return min([moment.boot_s + _AGAIN_S, *due]) if waiting.is_any(site.store) else None
+    due += [at for one in yielding if (at := settling.tell_to_stop(site, rows.get(site.store, one, site.name))) is not None]
+    if not waiting.is_any(site.store):
+        return min(due, default=None)
+    return min([moment.boot_s + _AGAIN_S, *([] if again is None else [again]), *due])
 
 
-def _find_orphans(
-    site: Site, connection: sqlite3.Connection, queued: Sequence[Waiting], moment: Moment
-) -> tuple[list[float], set[str]]:
+def state_of(site: Site, queued: Sequence[Waiting], active: Sequence[Row], found: Devices, moment: Moment) -> State:
+    """Return all that the queue's rules go by."""
+    return State(
+        claims=[one.claim for one in queued],
+        holdings=holdings(active, found, moment),
+        stocks=stocks(found, held_devices(active)),
+        queues=sharing.queue_set(site.store),
+        now_s=moment.boot_s,
+    )
+
+
+def _decide(
+    site: Site, connection: sqlite3.Connection, queued: Sequence[Waiting], found: Devices, moment: Moment
+) -> tuple[float | None, list[str]]:
+    """Write what is decided; return when (boot clock) time alone may change it, and who was told to yield."""
+    active = rows.active(site.store)
+    decision = decide(state_of(site, queued, active, found, moment))
+    _note_reasons(connection, queued, decision.reasons)
+    if decision.starts:
+        claims = {one.claim.id: one.claim for one in queued}
+        held = held_devices(active)
+        free = [device for device in found.devices if device.id not in held and device.foreign is None]
+        for id, devices in choosing.choose(decision, claims, free).items():
+            waiting.admit(connection, id, json.dumps(devices), moment)
+    here = {row.id: row for row in active}
+    yielding = [one.holding.id for one in decision.yielding if _must_yield(connection, here[one.holding.id], one, moment)]
+    return decision.look_again_s, yielding
+
+
+def _must_yield(connection: sqlite3.Connection, row: Row, yielding: Yielding, moment: Moment) -> bool:
+    if row.stop is not None:
+        return False
+    settling.wish_end(connection, row, yielding.reason, row.grace_s, moment)
+    return True
+
+
+def _note_reasons(connection: sqlite3.Connection, queued: Sequence[Waiting], reasons: Mapping[str, Reason]) -> None:
+    """Write the reasons that are new; most are the very same objects, and each is put into words once."""
+    written: dict[int, str] = {}
+    news = []
+    for one in queued:
+        if (reason := reasons.get(one.claim.id)) is None:
+            continue
+        if (text := written.get(id(reason))) is None:
+            text = written[id(reason)] = rows.json_of(reason)
+        if text != one.reason:
+            news.append((text, reason.code == _CALLED, one.claim.id))
+    if news:
+        waiting.note_reasons(connection, news)
+
+
+def _end_orphans(site: Site, connection: sqlite3.Connection, moment: Moment) -> tuple[list[float], set[str]]:
     """End who has been without a client for too long; return when (boot clock) others will have been, and who it was."""
     due: list[float] = []
     orphans: set[str] = set()
-    for one in queued:
-        if one.orphan_after_s is None:
-            continue
+    for one in waiting.all_held(site.store):
         unheld = _unheld_since(site, connection, one, moment)
         if unheld is None:
             continue
         if moment.boot_s < unheld + one.orphan_after_s:
             due.append(unheld + one.orphan_after_s)
-        elif row := rows.find(site.store, one.claim.id):
+        elif row := rows.find(site.store, one.id):
             words = f"nobody was its client for {one.orphan_after_s:g} s"
             rows.end(connection, row, Reason(code="end.orphaned", message=words), moment)
-            orphans.add(one.claim.id)
+            orphans.add(one.id)
     return due, orphans
 
 
-def _unheld_since(site: Site, connection: sqlite3.Connection, one: Waiting, moment: Moment) -> float | None:
+def _unheld_since(site: Site, connection: sqlite3.Connection, one: Held, moment: Moment) -> float | None:
     """Return since when (boot clock) it has been without a client, None if it has one; and write down what is new."""
-    if not locks.is_free(site.state.hold_lock(one.claim.id)):
-        unheld = None
-    elif one.boot_id != moment.boot_id or one.unheld_boot_s is None:
-        unheld = moment.boot_s
-    else:
+    is_held = not locks.is_free(site.state.hold_lock(one.id))
+    if is_held == (one.unheld_boot_s is None):
         return one.unheld_boot_s
-    if unheld != one.unheld_boot_s or one.boot_id != moment.boot_id:
-        waiting.note_holding(connection, one.claim.id, moment.boot_id, unheld)
+    unheld = None if is_held else moment.boot_s
+    waiting.note_holding(connection, one.id, unheld)
     return unheld
-
-
-def _admit(site: Site, connection: sqlite3.Connection, queued: Sequence[Waiting], found: Devices, moment: Moment) -> None:
-    free = found.free(rows.held_devices(site.store))
-    claims = {one.claim.id: one.claim for one in queued}
-    admission = admit(claims.values(), {resource: len(ids) for resource, ids in free.items()}, found.capacity)
-    for one in queued:
-        if reason := admission.reasons.get(one.claim.id):
-            position, words = admission.positions[one.claim.id], rows.json_of(reason)
-            if (position, words) != (one.position, one.reason):
-                waiting.note_place(connection, one.claim.id, position, words)
-    for id in admission.start:
-        claim = claims[id]
-        ids = free.get(claim.resource, [])
-        given, free[claim.resource] = ids[: claim.gpus], ids[claim.gpus :]
-        waiting.admit(connection, id, json.dumps(given), moment)

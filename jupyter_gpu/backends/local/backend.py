@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
@@ -14,7 +15,20 @@ import anyio
 from anyio.to_thread import run_sync
 
 from jupyter_gpu.backends.base import Address, Backend, Document, TcpAddress, UnixAddress
-from jupyter_gpu.backends.local import describing, holding, keeping, locks, rows, settling, starting, submitting
+from jupyter_gpu.backends.local import (
+    accounting,
+    describing,
+    holding,
+    keeping,
+    locks,
+    ordering,
+    rows,
+    settling,
+    sharing,
+    starting,
+    stories,
+    submitting,
+)
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.devices import account
 from jupyter_gpu.backends.local.logs import LogReader
@@ -23,10 +37,25 @@ from jupyter_gpu.backends.local.state import read_object, state_folder
 from jupyter_gpu.backends.local.store import Store, foreign_errors
 from jupyter_gpu.backends.local.tending import BUSY_S, Tending
 from jupyter_gpu.backends.local.watching import Watching
-from jupyter_gpu.errors import BackendError, ConflictError, NotFoundError
-from jupyter_gpu.schema import Changes, Kind, LocalSettings, LogLine, Phase, Place, Reason, Selector, WorkloadSpec
+from jupyter_gpu.errors import BackendError, ConflictError, JupyterGpuError, NotFoundError
+from jupyter_gpu.schema import (
+    Changes,
+    Event,
+    Kind,
+    LocalSettings,
+    LogLine,
+    Phase,
+    Place,
+    QueueSet,
+    Reason,
+    Selector,
+    Usage,
+    WorkloadSpec,
+)
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+_TROUBLE_S = 0.5
 _STEP_S = 10.0  # how long a submit waits for another process' step to end
 
 
@@ -47,7 +76,8 @@ class LocalBackend(Backend):
     Args:
         name: the place's name.
         settings: what the site set.
-        keeper: the command of a Keeper, started detached when something must wait; without one, those who watch stand in.
+        keeper: the command of a Keeper, started detached when something must wait; ``{settings}`` in it becomes the settings as
+            JSON. Without one, those who watch stand in.
     """
 
     def __init__(self, name: str, settings: LocalSettings, *, keeper: Sequence[str] | None = None) -> None:
@@ -55,6 +85,7 @@ class LocalBackend(Backend):
         self._opened: _Opened | None = None
         self._opening = anyio.Lock()
         self._leadership: int | None = None
+        self._closings = 0
 
     # ---- the place
 
@@ -62,13 +93,21 @@ class LocalBackend(Backend):
         opened = await self._open()
         with suppress(BackendError):  # a full disk or a newer store: it can be shown all the same
             await self._tend(opened)
-        return await self._run(describing.describe, opened.site)
+        return await self._run(describing.describe, opened.site, Moment.present())
 
     async def watch(self, selector: Selector = Selector()) -> AsyncIterator[Changes]:  # noqa: B008 - frozen
-        opened = await self._open()
-        async with aclosing(opened.watching.watch(selector)) as steps:
-            async for changes in steps:
-                yield changes
+        is_first, closings = True, self._closings
+        while closings == self._closings:  # a watch goes on in the store that there is now, if the old one was removed
+            try:
+                opened = await self._open()
+                async with aclosing(opened.watching.watch(selector)) as steps:
+                    async for changes in steps:
+                        is_first = False
+                        yield changes
+            except JupyterGpuError:
+                if is_first:
+                    raise
+                await anyio.sleep(_TROUBLE_S)
 
     async def tend(self, now: datetime) -> datetime | None:
         opened = await self._open()
@@ -86,7 +125,7 @@ class LocalBackend(Backend):
 
         def submit_and_step() -> tuple[tuple[Document, ...], bool]:
             documents, is_new = submitting.submit(opened.site, spec, secrets or {}, Moment.present())
-            return documents, not is_new or opened.tending.step(Moment.present())[0]
+            return documents, not is_new or self._step_after(opened)
 
         documents, is_done = await self._run(submit_and_step)
         if not is_done:
@@ -100,7 +139,7 @@ class LocalBackend(Backend):
 
         def cancel_and_step() -> None:
             if settling.cancel(opened.site, id, reason, grace_s, Moment.present()):
-                opened.tending.step(Moment.present())  # those behind it may fit now
+                self._step_after(opened)  # those behind it may fit now
 
         await self._run(cancel_and_step)
         opened.watching.wake()
@@ -118,7 +157,7 @@ class LocalBackend(Backend):
         row = await self._row(opened, id, replica or 0)
         attempt = row.attempt if attempt is None else attempt
         folder = opened.site.state.attempt(id, attempt)
-        if attempt != row.attempt and not await self._run(rows.has_attempt, opened.site.store, id, attempt):
+        if attempt != row.attempt and not await self._run(stories.has_attempt, opened.site.store, id, attempt):
             raise NotFoundError(f"{id!r} has no attempt {attempt} whose log is kept; the newest is {row.attempt}")
         if not folder.path.exists():
             raise NotFoundError(f"the log of {id!r} is gone: {folder.path} was removed")
@@ -126,7 +165,7 @@ class LocalBackend(Backend):
         if follow and attempt == row.attempt:
             await opened.watching.look()
         while True:
-            is_over = not follow or attempt != row.attempt or opened.watching.has_ended(id, row.sequence)
+            is_over = not follow or attempt != row.attempt or opened.watching.has_ended(id, attempt)
             lines = await self._run(reader.read)
             if lines is None and is_over:
                 break
@@ -174,6 +213,32 @@ class LocalBackend(Backend):
             raise NotFoundError(f"the kernel {id!r} has ended, and its keys are gone")
         return secrets
 
+    # ---- the queue, and what became of those who were in it
+
+    async def reprioritise(self, id: str, priority: int) -> None:
+        opened = await self._open()
+        await self._run(ordering.reprioritise, opened.site, id, priority)
+        await self._run(self._step_after, opened)
+        opened.watching.wake()
+
+    async def apply_queues(self, queues: QueueSet, *, dry_run: bool = False) -> None:
+        opened = await self._open()
+        await self._run(lambda: sharing.apply(opened.site, queues, dry_run=dry_run))
+        if not dry_run:
+            await self._run(self._step_after, opened)
+            opened.watching.wake()
+
+    async def story(self, id: str) -> tuple[Event, ...]:
+        opened = await self._open()
+        await self._row(opened, id)
+        return await self._run(stories.story, opened.site.store, id)
+
+    async def usage(self, since: datetime | None = None) -> tuple[Usage, ...]:
+        opened = await self._open()
+        with suppress(BackendError):  # a full disk or a newer store: it can be shown all the same
+            await self._tend(opened)  # what has ended without a witness used nothing since
+        return await self._run(accounting.usage, opened.site, since, Moment.present())
+
     # ---- the Keeper
 
     @asynccontextmanager
@@ -186,8 +251,13 @@ class LocalBackend(Backend):
         finally:
             self._give_up_leadership()
 
+    async def changed(self) -> None:
+        """Return when a Workload has changed."""
+        opened = await self._open()
+        await opened.watching.changed()
+
     async def retire(self) -> bool:
-        """Stop being the Keeper if nothing is QUEUED, and return whether that was so.
+        """Stop being the Keeper if nothing is QUEUED or may be again by itself, and return whether that was so.
 
         This is decided under the lock under which all steps are done. A submit takes that lock after it has written its row,
         and looks for a Keeper while it has it. So either the row is seen here, or the missing Keeper is seen there.
@@ -210,6 +280,20 @@ class LocalBackend(Backend):
             await anyio.sleep(BUSY_S)
 
     async def aclose(self) -> None:
+        self._closings += 1
+        await self._close()
+
+    # ---- ours
+
+    async def _open(self) -> _Opened:
+        async with self._opening:
+            if self._opened is not None and self._opened.site.store.is_removed:
+                await self._close()
+            if self._opened is None:
+                self._opened = await self._run(self._open_site)
+            return self._opened
+
+    async def _close(self) -> None:
         if self._opened is not None:
             opened, self._opened = self._opened, None
             opened.watching.close()
@@ -217,19 +301,11 @@ class LocalBackend(Backend):
             await run_sync(opened.site.store.close)
         self._give_up_leadership()
 
-    # ---- ours
-
-    async def _open(self) -> _Opened:
-        async with self._opening:
-            if self._opened is None:
-                self._opened = await self._run(self._open_site)
-            return self._opened
-
     def _open_site(self) -> _Opened:
         state = state_folder(self._settings)
         with ExitStack() as stack:
             mine, watched = (stack.enter_context(closing(Store(state.store))) for _ in range(2))
-            site = Site(self.name, self._settings, state, mine, self._keeper)
+            site = Site(self.name, self._settings, state, mine, keeping.command(self._keeper, self._settings, state))
             tending = Tending(site)
             watching = Watching(state, watched, lambda: self._run(lambda: tending.step(Moment.present())), self._settings.poll_s)
             stack.pop_all()  # from here on `aclose` closes them
@@ -249,6 +325,17 @@ class LocalBackend(Backend):
         step = await self._run(lambda: opened.tending.step(Moment.at(now or datetime.now(UTC))))
         opened.watching.wake()
         return step
+
+    def _step_after(self, opened: _Opened) -> bool:
+        """Do a step for what was just written, and return whether it could be tried.
+
+        Its trouble is no trouble of whoever wrote that: it is there, and the next step goes on from it.
+        """
+        try:
+            return opened.tending.step(Moment.present())[0]
+        except (BackendError, OSError) as error:
+            _log.warning("what waits in %s is looked at later: %s", self.name, error)
+            return True
 
     async def _step_soon(self, opened: _Opened, id: str) -> None:
         """Do a step for a new Workload once another process is done with its own, unless that has seen it."""

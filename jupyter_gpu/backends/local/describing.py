@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
 
 from jupyter_gpu.backends.local import rows
+from jupyter_gpu.backends.local.admitting import state_of
+from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.devices import account
+from jupyter_gpu.backends.local.holdings import held_devices
 from jupyter_gpu.backends.local.site import Site
-from jupyter_gpu.queueing import Claim
-from jupyter_gpu.schema import Node, Phase, Place, QueueStatus, WorkloadSpec
+from jupyter_gpu.backends.local.waiting import Line
+from jupyter_gpu.queueing import queue_statuses
+from jupyter_gpu.queueing.rounds import effective
+from jupyter_gpu.schema import Node, Place
 
 
-def describe(site: Site) -> Place:
+def describe(site: Site, moment: Moment) -> Place:
     """Return the place as it is now."""
     found = site.devices()
-    held = rows.held_devices(site.store)
-    shown = [row for row in rows.find_many(site.store) if not row.is_final]
+    with site.store.snapshot():
+        active, queued = rows.active(site.store), Line(site.store).read()
+        queued.sort(key=lambda one: (not one.claim.called, -one.claim.priority, one.claim.sequence))
+        state = state_of(site, queued, active, found, moment)
+    held = held_devices(active)
     return Place(
         name=site.name,
         backend="local",
@@ -26,7 +33,7 @@ def describe(site: Site) -> Place:
         engines=("process",),
         capacity=found.capacity,
         free={resource: len(ids) for resource, ids in found.free(held).items()},
-        devices=tuple(device.model_copy(update={"holder": held.get(device.id)}) for device in found.devices),
+        devices=found.held_by(held),
         nodes=(
             Node(
                 name=platform.node() or "localhost",
@@ -35,17 +42,15 @@ def describe(site: Site) -> Place:
                 memory_bytes=_memory_bytes(),
             ),
         ),
-        queues=tuple(_queue(name, shown) for name in sorted({"default"} | {row.queue for row in shown})),
+        queues=queue_statuses(state),
+        queue_set=effective(state.queues, state.stocks),
+        decides=True,
+        stocks=tuple(state.stocks),
+        claims=tuple(state.claims),
+        holdings=tuple(state.holdings),
+        time_s=state.now_s,
         notes=found.notes,
     )
-
-
-def _queue(name: str, shown: Iterable[rows.Row]) -> QueueStatus:
-    members = [row for row in shown if row.queue == name]
-    waiters = [Claim.of(rows.read(WorkloadSpec, row.spec), row.sequence) for row in members if row.phase == Phase.QUEUED]
-    waiters.sort(key=lambda claim: (-claim.priority, claim.sequence))
-    holders = tuple(row.id for row in members if row.phase != Phase.QUEUED and row.device_ids)
-    return QueueStatus(name=name, holders=holders, waiters=tuple(claim.id for claim in waiters))
 
 
 def _memory_bytes() -> int:

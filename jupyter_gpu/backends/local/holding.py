@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from jupyter_gpu.backends.local import locks, rows, waiting
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.site import Site
-from jupyter_gpu.errors import ConflictError
+from jupyter_gpu.errors import BackendError, ConflictError
 from jupyter_gpu.schema import Phase
 
 _PATIENCE_S = 0.2  # a Keeper step looks whether a hold is free by taking it for a moment
@@ -61,11 +62,11 @@ def let_go(site: Site, id: str) -> None:
 
 def _note(site: Site, id: str, *, held: bool) -> None:
     """Write since when a QUEUED Workload has no client, for a Keeper step may come too seldom to see that."""
-    row = rows.find(site.store, id)
-    if row is not None and row.phase == Phase.QUEUED and row.orphan_after_s is not None:
-        moment = Moment.present()
-        with site.store.transaction() as connection:
-            waiting.note_holding(connection, id, moment.boot_id, None if held else moment.boot_s)
+    with suppress(BackendError):  # a full disk: the next step sees it by the lock
+        row = rows.find(site.store, id)
+        if row is not None and row.phase == Phase.QUEUED and row.orphan_after_s is not None:
+            with site.store.transaction() as connection:
+                waiting.note_holding(connection, id, None if held else Moment.present().boot_s)
 
 
 def _holder(lock: Path) -> str:

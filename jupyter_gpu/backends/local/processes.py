@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from jupyter_gpu.backends.local.state import AttemptFolder, StateFolder
 WORKLOAD, ATTEMPT, STATE = "JUPYTER_GPU_WORKLOAD", "JUPYTER_GPU_ATTEMPT", "JUPYTER_GPU_STATE"
 KEEPER_LOCK = "JUPYTER_GPU_KEEPER_LOCK_FD"
 
-_NOT_FOR_KEEPER = (WORKLOAD, ATTEMPT, STATE)
 _PROC = Path("/proc")
 _KILL_S = 5.0  # a killed process in an uninterruptible state takes longer; the next look waits for it
 _KEEPER_LOG_BYTES = 1 << 20
@@ -44,8 +43,8 @@ def start_runner(archive: Path, folder: AttemptFolder, marks: Mapping[str, str],
     _start([sys.executable, "-S", "-E", str(archive)], variables, folder.runner_log, pass_fds=(lock,))
 
 
-def start_keeper(command: Sequence[str], log: Path, lock: int) -> None:
-    """Start a Keeper that outlives this process; it gets this one's environment, but is no part of any Workload.
+def start_keeper(command: Sequence[str], variables: Mapping[str, str], log: Path, lock: int) -> int:
+    """Start a Keeper that outlives this process, with these variables and no others, and return its pid.
 
     ``lock`` is the descriptor of the Keeper's lock, which it holds from the first moment on.
 
@@ -54,17 +53,10 @@ def start_keeper(command: Sequence[str], log: Path, lock: int) -> None:
     """
     if log.exists() and log.stat().st_size > _KEEPER_LOG_BYTES:
         log.unlink()
-    variables = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_KEEPER}
-    _start(command, {**variables, KEEPER_LOCK: str(lock)}, log, pass_fds=(lock,))
+    return _start(command, {**variables, KEEPER_LOCK: str(lock)}, log, pass_fds=(lock,))
 
 
-def keeper_command(command: Sequence[str]) -> list[str]:
-    """Return the same command for a process that is part of a Workload, so that the Keeper is none."""
-    unset = [word for name in _NOT_FOR_KEEPER for word in ("-u", name)]
-    return ["/usr/bin/env", *unset, *command]
-
-
-def _start(command: Sequence[str], variables: Mapping[str, str], log: Path, *, pass_fds: tuple[int, ...] = ()) -> None:
+def _start(command: Sequence[str], variables: Mapping[str, str], log: Path, *, pass_fds: tuple[int, ...] = ()) -> int:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         child = subprocess.Popen(
@@ -80,18 +72,35 @@ def _start(command: Sequence[str], variables: Mapping[str, str], log: Path, *, p
     finally:
         os.close(output)
     threading.Thread(target=child.wait, name=f"reaper of {child.pid}", daemon=True).start()
+    return child.pid
 
 
-def is_ours(state: StateFolder, pid: int) -> bool:
-    """Return whether a process belongs to any Workload of this place."""
-    return f"{STATE}={state.path}".encode() in _environment(pid).split(b"\0")
+def attempt_of(state: StateFolder, pid: int) -> tuple[str, int] | None:
+    """Return the id and the attempt of the Workload of this place that a process belongs to; None if it belongs to none."""
+    variables = dict(variable.partition(b"=")[::2] for variable in _environment(pid).split(b"\0"))
+    found = [os.fsdecode(variables.get(name.encode(), b"")) for name in (STATE, WORKLOAD, ATTEMPT)]
+    return (found[1], int(found[2])) if found[0] == str(state.path) and found[2].isdecimal() else None
+
+
+def end_strays(state: StateFolder, living: Collection[tuple[str, int]]) -> bool:
+    """Kill what belongs to Workloads of this place that are not among the living (id and attempt), but for this process' own.
+
+    Returns:
+        Whether it is gone; this waits some seconds for that.
+    """
+    spared = {*living, attempt_of(state, os.getpid())}
+    return _end(lambda: (pid for pid in _pids() if (attempt := attempt_of(state, pid)) is not None and attempt not in spared))
 
 
 def end_all(marks: Mapping[str, str]) -> bool:
     """Kill every process with these variables, and return whether they are gone; waits some seconds for that."""
+    return _end(lambda: _marked(marks))
+
+
+def _end(find: Callable[[], Iterable[int]]) -> bool:
     deadline, pause = time.monotonic() + _KILL_S, 0.001
     killed: set[int] = set()
-    while found := set(_marked(marks)) | set(filter(_is_ending, killed)):
+    while found := set(find()) | set(filter(_is_ending, killed)):
         if time.monotonic() > deadline:
             return False
         for pid in found - killed:
@@ -116,13 +125,14 @@ def send(pid: int, number: int) -> None:
 
 
 def _marked(marks: Mapping[str, str]) -> Iterator[int]:
-    wanted = {f"{name}={value}".encode("utf-8", "surrogateescape") for name, value in marks.items()}
-    if not _PROC.is_dir():
-        return
-    for folder in _PROC.iterdir():
-        name = folder.name
-        if name.isdecimal() and int(name) != os.getpid() and wanted <= set(_environment(int(name)).split(b"\0")):
-            yield int(name)
+    wanted = {os.fsencode(f"{name}={value}") for name, value in marks.items()}
+    return (pid for pid in _pids() if wanted <= set(_environment(pid).split(b"\0")))
+
+
+def _pids() -> Iterator[int]:
+    """Yield the pids of all other processes; none where there is no /proc."""
+    names = (folder.name for folder in _PROC.iterdir()) if _PROC.is_dir() else ()
+    return (int(name) for name in names if name.isdecimal() and int(name) != os.getpid())
 
 
 def _is_ending(pid: int) -> bool:

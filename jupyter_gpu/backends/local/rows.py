@@ -1,4 +1,4 @@
-"""What the store knows of each Workload: rows, how they change, and how they are shown."""
+"""What the store knows of each Workload: its row, how that changes, and how it is shown."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import functools
 import json
 import platform
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.store import Store
 from jupyter_gpu.errors import NotFoundError
-from jupyter_gpu.schema import Phase, Reason, ReplicaStatus, Schema, Workload, WorkloadSpec, WorkloadStatus
+from jupyter_gpu.schema import CPU, Phase, Reason, ReplicaStatus, Schema, Workload, WorkloadSpec, WorkloadStatus, amounts
 
 _S = TypeVar("_S", bound=Schema)
 _SHOWN_S = 1.0  # so that those who watch see the end
+_QUEUED = f"phase = '{Phase.QUEUED}'"
 _ACTIVE = f"phase IN ('{Phase.STARTING}', '{Phase.RUNNING}')"
-_STORY = "id, attempt, sequence, phase, reason, devices, created, admitted, started, ended, expires, spec"
+_LINE = "row_number() OVER (PARTITION BY queue ORDER BY called DESC, priority DESC, sequence)"
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,31 @@ class Row:
     kind: str
     name: str
     queue: str
+    priority: int
+    resource: str
+    gpus: int
+    product: str | None
+    cpu: int
+    """In thousandths of a core."""
+    memory: int
+    preemptible: int
+    retries: int
+    failures: int
+    """How many of the retries were used."""
+    max_runtime_s: float | None
+    ran_s: float
+    """How long earlier attempts of this request ran."""
     start_timeout_s: float
     orphan_after_s: float | None
     grace_s: float
     ttl_s: float
     phase: str
-    position: int | None
     reason: str | None
     """A Reason as JSON."""
     devices: str
     """A list of ids as JSON."""
     created: float
+    admitted: float | None
     started: float | None
     ended: float | None
     boot_id: str
@@ -84,8 +99,13 @@ class Row:
         wish = json.loads(self.stop)
         return Reason(code=wish["code"], message=wish["message"], facts=wish["facts"])
 
-    def workload(self) -> Workload:
-        """Return it as a place shows it."""
+    @property
+    def left_s(self) -> float | None:
+        """What it has left of ``max_runtime_s``; None where nothing limits it."""
+        return None if self.max_runtime_s is None else self.max_runtime_s - self.ran_s
+
+    def workload(self, position: int | None) -> Workload:
+        """Return it as a place shows it, with its place in its queue."""
         phase = Phase(self.phase)
         reason = read(Reason, self.reason) if self.reason else None
         replica = ReplicaStatus(
@@ -101,7 +121,7 @@ class Row:
             ready=phase is Phase.RUNNING,
             reason=reason,
             attempt=self.attempt,
-            position=self.position,
+            position=position,
             replicas=(replica,),
             created=_time(self.created),
             started=_time(self.started) if self.started else None,
@@ -112,6 +132,16 @@ class Row:
 
 
 _COLUMNS = ", ".join(field.name for field in fields(Row))
+
+
+class Mark(NamedTuple):
+    """What changes whenever a Workload is shown differently."""
+
+    sequence: int
+    attempt: int
+    version: int
+    position: int | None
+    """Its place in its queue, 1 is next; None of one that is not QUEUED."""
 
 
 def read(schema: type[_S], text: str) -> _S:
@@ -166,26 +196,22 @@ def active(store: Store) -> list[Row]:
     return [Row(*found) for found in store.rows(f"SELECT {_COLUMNS} FROM workloads WHERE {_ACTIVE} ORDER BY sequence")]
 
 
-def versions(store: Store) -> dict[str, tuple[int, int]]:
-    """Return for each id what changes whenever its row does."""
-    return {id: (sequence, version) for id, sequence, version in store.rows("SELECT id, sequence, version FROM workloads")}
+def is_active(store: Store, id: str, attempt: int) -> bool:
+    """Return whether this attempt is STARTING or RUNNING."""
+    return bool(store.rows(f"SELECT 1 FROM workloads WHERE id = ? AND attempt = ? AND {_ACTIVE}", (id, attempt)))
 
 
-def has_attempt(store: Store, id: str, attempt: int) -> bool:
-    """Return whether the story of an earlier attempt is kept."""
-    return bool(store.rows("SELECT 1 FROM attempts WHERE id = ? AND attempt = ?", (id, attempt)))
-
-
-def held_devices(store: Store) -> dict[str, str]:
-    """Return who has which device: {device id: Workload id}."""
-    held = store.rows(f"SELECT id, devices FROM workloads WHERE {_ACTIVE} AND devices != '[]'")
-    return {device: id for id, devices in held for device in json.loads(devices)}
+def marks(store: Store) -> dict[str, Mark]:
+    """Return for each id what changes whenever it is shown differently; places in line are counted here and stored nowhere."""
+    found = store.rows(
+        f"SELECT id, sequence, attempt, version, NULL FROM workloads WHERE NOT {_QUEUED} "
+        f"UNION ALL SELECT id, sequence, attempt, version, {_LINE} FROM workloads WHERE {_QUEUED}"
+    )
+    return {columns[0]: Mark(*columns[1:]) for columns in found}
 
 
 def insert(connection: sqlite3.Connection, spec: WorkloadSpec, attempt: int, moment: Moment) -> None:
-    """Put an attempt into its queue; an earlier one becomes a story."""
-    connection.execute(f"INSERT INTO attempts ({_STORY}) SELECT {_STORY} FROM workloads WHERE id = ?", (spec.id,))
-    connection.execute("DELETE FROM workloads WHERE id = ?", (spec.id,))
+    """Put a request into its queue; there is no row of its id."""
     columns = {
         "id": spec.id,
         "attempt": attempt,
@@ -197,6 +223,12 @@ def insert(connection: sqlite3.Connection, spec: WorkloadSpec, attempt: int, mom
         "priority": spec.priority,
         "resource": spec.resources.accelerator.resource,
         "gpus": spec.resources.gpus * spec.replicas,
+        "product": spec.resources.product,
+        "cpu": amounts(spec.resources)[CPU],
+        "memory": spec.resources.memory_bytes,
+        "preemptible": spec.preemptible,
+        "retries": spec.retries,
+        "max_runtime_s": spec.max_runtime_s,
         "start_timeout_s": spec.start_timeout_s,
         "orphan_after_s": spec.orphan_after_s,
         "grace_s": spec.grace_s,
@@ -204,21 +236,25 @@ def insert(connection: sqlite3.Connection, spec: WorkloadSpec, attempt: int, mom
         "phase": Phase.QUEUED.value,
         "created": moment.wall_s,
         "boot_id": moment.boot_id,
+        "queued_boot_s": moment.boot_s,
         "unheld_boot_s": moment.boot_s,
         "spec": spec.model_dump_json(),
     }
-    names, marks = ", ".join(columns), ", ".join("?" * len(columns))
-    connection.execute(f"INSERT INTO workloads ({names}) VALUES ({marks})", tuple(columns.values()))
+    names, values = ", ".join(columns), ", ".join("?" * len(columns))
+    connection.execute(f"INSERT INTO workloads ({names}) VALUES ({values})", tuple(columns.values()))
 
 
 def change(connection: sqlite3.Connection, id: str, attempt: int, *phases: Phase, **columns: Any) -> bool:
     """Set columns of a row if it is still that attempt, in one of these phases (any, if none is given); return whether it was."""
+    condition = f" AND phase IN ({', '.join('?' * len(phases))})" if phases else ""
+    return _set(connection, f"id = ? AND attempt = ?{condition}", (id, attempt, *(phase.value for phase in phases)), **columns)
+
+
+def _set(connection: sqlite3.Connection, condition: str, parameters: Sequence[Any], **columns: Any) -> bool:
     values = {name: json_of(value) if isinstance(value, Reason) else value for name, value in columns.items()}
     settings = ", ".join(f"{name} = ?" for name in values)
-    condition = f" AND phase IN ({', '.join('?' * len(phases))})" if phases else ""
     cursor = connection.execute(
-        f"UPDATE workloads SET {settings}, version = version + 1 WHERE id = ? AND attempt = ?{condition}",
-        (*values.values(), id, attempt, *(phase.value for phase in phases)),
+        f"UPDATE workloads SET {settings}, version = version + 1 WHERE {condition}", (*values.values(), *parameters)
     )
     return cursor.rowcount == 1
 
@@ -228,36 +264,50 @@ def end(connection: sqlite3.Connection, row: Row, reason: Reason, moment: Moment
 
     The story's time counts from now: what ended while nobody looked is not forgotten before somebody could.
     """
-    expires = moment.wall_s + max(row.ttl_s, _SHOWN_S)
+    kept_s = max(row.ttl_s, _SHOWN_S)
     final = {
         "phase": reason.final_phase.value,
         "reason": reason,
-        "position": None,
         "ended": ended or moment.wall_s,
-        "expires": expires,
+        "boot_id": moment.boot_id,
+        "expires": moment.wall_s + kept_s,
+        "expires_boot_s": moment.boot_s + kept_s,
     }
+    connection.execute(  # what earlier attempts of the same request left goes with it
+        "UPDATE attempts SET expires = ?, expires_boot_s = ?, boot_id = ? WHERE sequence = ? AND expires IS NULL",
+        (final["expires"], final["expires_boot_s"], moment.boot_id, row.sequence),
+    )
     return change(connection, row.id, row.attempt, Phase.QUEUED, Phase.STARTING, Phase.RUNNING, **final)
 
 
-def is_any_expired(store: Store, wall_s: float) -> bool:
-    """Return whether the time of some story is over."""
-    return bool(
-        store.rows(
-            "SELECT 1 FROM workloads WHERE expires <= ? UNION ALL SELECT 1 FROM attempts WHERE expires <= ? LIMIT 1",
-            (wall_s, wall_s),
-        )
+def try_again(connection: sqlite3.Connection, row: Row, moment: Moment, *, failures: int, ran_s: float) -> None:
+    """Put a Workload whose attempt has ended back into its queue, where its old place is, for the next attempt."""
+    _set(
+        connection,
+        "id = ? AND attempt = ?",
+        (row.id, row.attempt),
+        attempt=row.attempt + 1,
+        failures=failures,
+        ran_s=ran_s,
+        phase=Phase.QUEUED.value,
+        reason=None,
+        called=0,
+        devices="[]",
+        created=moment.wall_s,
+        admitted=None,
+        started=None,
+        ended=None,
+        expires=None,
+        expires_boot_s=None,
+        boot_id=moment.boot_id,
+        queued_boot_s=moment.boot_s,
+        unheld_boot_s=moment.boot_s,
+        admitted_boot_s=None,
+        spawned=0,
+        stop=None,
+        stop_sent=0,
+        kill_boot_s=None,
     )
-
-
-def forget_expired(connection: sqlite3.Connection, wall_s: float) -> tuple[list[str], list[tuple[str, int]]]:
-    """Remove the stories whose time is over, and return which: ids, and (id, attempt) of those with a newer attempt."""
-    ids = [id for (id,) in connection.execute("SELECT id FROM workloads WHERE expires <= ?", (wall_s,))]
-    earlier = connection.execute("SELECT id, attempt FROM attempts WHERE expires <= ?", (wall_s,)).fetchall()
-    for id in ids:
-        connection.execute("DELETE FROM workloads WHERE id = ?", (id,))
-        connection.execute("DELETE FROM attempts WHERE id = ?", (id,))
-    connection.execute("DELETE FROM attempts WHERE expires <= ?", (wall_s,))
-    return ids, earlier
 
 
 def json_of(reason: Reason) -> str:

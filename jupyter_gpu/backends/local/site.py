@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jupyter_gpu.backends.local import processes
+from jupyter_gpu.backends.local import processes, rows
 from jupyter_gpu.backends.local.devices import Devices, find_devices
 from jupyter_gpu.backends.local.state import StateFolder
 from jupyter_gpu.backends.local.store import Store
@@ -24,5 +24,9 @@ class Site:
     """What to start, detached, when something must wait and no Keeper is there."""
 
     def devices(self) -> Devices:
-        """Return the devices as they are now."""
-        return find_devices(self.settings, lambda pid: processes.is_ours(self.state, pid))
+        """Return the devices as they are now. What runs on, although the store knows nothing of it any more, is a stranger."""
+        return find_devices(self.settings, self._is_ours)
+
+    def _is_ours(self, pid: int) -> bool:
+        attempt = processes.attempt_of(self.state, pid)
+        return attempt is not None and rows.is_active(self.store, *attempt)

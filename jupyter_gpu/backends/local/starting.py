@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpu.backends import sending
-from jupyter_gpu.backends.local import processes, sockets
+from jupyter_gpu.backends.local import keeping, processes, sockets
 from jupyter_gpu.backends.local.rows import Row
 from jupyter_gpu.backends.local.state import AttemptFolder, StateFolder, read_object, write_bytes, write_whole
 from jupyter_gpu.schema import Kind
@@ -44,8 +44,10 @@ def start(state: StateFolder, row: Row, keeper: Sequence[str] | None) -> None:
         "run_folder": str(run_folder),
         "folder": str(folder.path),
         "zmq_path": _zmq_path(),
-        "after": processes.keeper_command(keeper) if keeper else None,
+        "max_runtime_s": row.left_s,
+        "after": keeper,
         "after_if": str(state.waiting),
+        "after_variables": keeping.variables(),
     }
     write_whole(folder.replica, spec)
     lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -60,8 +62,16 @@ def clear(state: StateFolder, row: Row) -> None:
     """Remove what an attempt needs only while it runs: sockets and secrets."""
     folder = state.attempt(row.id, row.attempt)
     folder.secrets.unlink(missing_ok=True)
-    run_folder = Path(str((read_object(folder.replica) or {}).get("run_folder", "")))
-    if run_folder.name == sockets.socket_name(state.path, row.id, row.attempt):
+    # this is the next attempt at what was tried again, and the step that made it may have been cut off before it came here
+    state.attempt(row.id, row.attempt - 1).secrets.unlink(missing_ok=True)
+    clear_sockets(state, folder.replica)
+
+
+def clear_sockets(state: StateFolder, specification: Path) -> None:
+    """Remove the folder of an attempt's sockets, which its specification names, if it is one of this place."""
+    spec = read_object(specification) or {}
+    run_folder = Path(str(spec.get("run_folder", "")))
+    if run_folder.name == sockets.socket_name(state.path, str(spec.get("id")), spec.get("attempt", 0)):
         shutil.rmtree(run_folder, ignore_errors=True)
 
 

@@ -71,6 +71,11 @@ class AttemptFolder:
         return self.path / "end.json"
 
     @property
+    def usage(self) -> Path:
+        """What its runner measured."""
+        return self.path / "usage.json"
+
+    @property
     def runner_log(self) -> Path:
         """What the runner itself said, which is nothing unless it is broken."""
         return self.path / "runner.log"
@@ -104,7 +109,7 @@ class StateFolder:
 
     @property
     def waiting(self) -> Path:
-        """There while something is QUEUED, so that a runner's last act knows whether a Keeper is needed."""
+        """There while something is QUEUED or may be again, so that a runner's last act knows whether a Keeper is needed."""
         return self.path / "waiting"
 
     @property

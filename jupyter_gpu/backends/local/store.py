@@ -14,71 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpu.backends.local import migrations
 from jupyter_gpu.errors import BackendError, BackendTimeoutError
 
 _BUSY_S = 20.0  # a transaction takes milliseconds; only a stopped process holds one longer
 _RETRIED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
-# Additive only: an older reader names the columns it knows. One entry per version, each a script.
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE workloads (
-        sequence INTEGER PRIMARY KEY AUTOINCREMENT,
-        id TEXT NOT NULL UNIQUE,
-        attempt INTEGER NOT NULL,
-        version INTEGER NOT NULL DEFAULT 0,
-        owner TEXT NOT NULL,
-        content TEXT NOT NULL,
-        kind TEXT NOT NULL,
-        name TEXT NOT NULL,
-        queue TEXT NOT NULL,
-        priority INTEGER NOT NULL,
-        resource TEXT NOT NULL,
-        gpus INTEGER NOT NULL,
-        start_timeout_s REAL NOT NULL,
-        orphan_after_s REAL,
-        grace_s REAL NOT NULL,
-        ttl_s REAL NOT NULL,
-        phase TEXT NOT NULL,
-        position INTEGER,
-        reason TEXT,
-        devices TEXT NOT NULL DEFAULT '[]',
-        created REAL NOT NULL,
-        admitted REAL,
-        started REAL,
-        ended REAL,
-        expires REAL,
-        boot_id TEXT NOT NULL,
-        admitted_boot_s REAL,
-        unheld_boot_s REAL,
-        spawned INTEGER NOT NULL DEFAULT 0,
-        stop TEXT,
-        stop_sent INTEGER NOT NULL DEFAULT 0,
-        kill_boot_s REAL,
-        spec TEXT NOT NULL
-    );
-    CREATE INDEX workloads_by_phase ON workloads (phase);
-    CREATE INDEX workloads_by_expiry ON workloads (expires) WHERE expires IS NOT NULL;
-    CREATE INDEX workloads_by_version ON workloads (id, sequence, version);
-    CREATE TABLE attempts (
-        id TEXT NOT NULL,
-        attempt INTEGER NOT NULL,
-        sequence INTEGER NOT NULL,
-        phase TEXT NOT NULL,
-        reason TEXT,
-        devices TEXT NOT NULL,
-        created REAL NOT NULL,
-        admitted REAL,
-        started REAL,
-        ended REAL,
-        expires REAL,
-        spec TEXT NOT NULL,
-        PRIMARY KEY (id, attempt)
-    );
-    CREATE INDEX attempts_by_expiry ON attempts (expires);
-    """,
-)
+MIGRATIONS: tuple[str, ...] = (migrations.VERSION_1, migrations.VERSION_2)
+"""One script per version; it brings a store of the version before to that one."""
 
 
 class Store:
@@ -102,6 +46,7 @@ class Store:
             self._connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
             try:
                 self._version: int = self._patiently(self._migrate)
+                self._identity = self._look()
             except BaseException:
                 self._connection.close()
                 raise
@@ -111,10 +56,16 @@ class Store:
         """Whether newer code wrote it, so that this code may only read."""
         return self._version > len(MIGRATIONS)
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the file is gone or another one has its name: what is written here from now on, nobody else will see."""
+        return self._look() != self._identity
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Run statements that all happen or none; nobody else writes meanwhile."""
         with self._mutex, foreign_errors(self.path):
+            self._refuse_if_removed()
             self._patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"))
             try:
                 self._version = self._read_version()
@@ -125,6 +76,16 @@ class Store:
                 self._roll_back()
                 raise
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Let all that is read meanwhile be of one moment."""
+        with self._mutex, foreign_errors(self.path):
+            self._patiently(lambda: self._connection.execute("BEGIN"))
+            try:
+                yield
+            finally:
+                self._roll_back()
+
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Return what one SELECT finds, as tuples."""
         with self._mutex, foreign_errors(self.path):
@@ -133,6 +94,7 @@ class Store:
 
     def data_version(self) -> int:
         """Return a number that changes whenever another connection has written."""
+        self._refuse_if_removed()
         return int(self.rows("PRAGMA data_version")[0][0])
 
     def close(self) -> None:
@@ -151,7 +113,7 @@ class Store:
             try:
                 version = self._read_version()  # another opener may have been first
                 for script in MIGRATIONS[version:]:
-                    for statement in filter(str.strip, script.split(";")):
+                    for statement in _statements(script):
                         connection.execute(statement)
                 version = max(version, len(MIGRATIONS))
                 connection.execute(f"PRAGMA user_version = {version}")
@@ -161,6 +123,21 @@ class Store:
                 raise
         connection.execute("PRAGMA synchronous = NORMAL")  # what a power cut may cost is the last moment's wishes, never the file
         return version
+
+    def _look(self) -> tuple[int, int] | None:
+        """Return what tells one file from another of the same name; None if there is none."""
+        try:
+            facts = self.path.stat() if self._is_file else None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return (facts.st_dev, facts.st_ino) if facts else None
+
+    def _refuse_if_removed(self) -> None:
+        if self.is_removed:
+            raise BackendError(
+                f"{self.path} was removed or replaced while it was in use, and what it knew is forgotten: try again, and it is "
+                "opened anew"
+            )
 
     def _refuse_if_newer(self) -> None:
         if self.is_newer:
@@ -188,6 +165,15 @@ class Store:
                 time.sleep(0.005)
 
 
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for part in script.split(";"):
+        statement += f"{part};"
+        if sqlite3.complete_statement(statement):  # the body of a trigger holds some of its own
+            yield statement
+            statement = ""
+
+
 def _is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _RETRIED
 
@@ -201,6 +187,8 @@ def foreign_errors(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except UnicodeDecodeError as error:  # of the sqlite3 module, where a message quotes what was a schema
+        raise _damage(path, error) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if _is_busy(error):
@@ -208,10 +196,7 @@ def foreign_errors(path: Path) -> Iterator[None]:
                 f"{path} is kept busy by another process ({error}); try again, or end that process"
             ) from error
         if code in _DAMAGED:
-            raise BackendError(
-                f"{path} is damaged ({error}): move it away (mv '{path}' '{path}.damaged') and start again; what it knew of "
-                "running and waiting workloads is then forgotten"
-            ) from error
+            raise _damage(path, error) from error
         raise BackendError(f"{path} could not be used ({error}): {_advice(path, code)}") from error
     except OSError as error:
         where = error.filename or path
@@ -221,6 +206,13 @@ def foreign_errors(path: Path) -> Iterator[None]:
             else "see to it, or set state_folder to another folder"
         )
         raise BackendError(f"{where} could not be used ({error.strerror or error}): {advice}") from error
+
+
+def _damage(path: Path, error: Exception) -> BackendError:
+    return BackendError(
+        f"{path} is damaged ({error}): move it away (mv '{path}' '{path}.damaged') and start again; what it knew of "
+        "running and waiting workloads is then forgotten, and they are ended"
+    )
 
 
 def _advice(path: Path, code: int) -> str:

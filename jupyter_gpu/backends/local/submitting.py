@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpu.backends.base import PROTOCOL, Document
-from jupyter_gpu.backends.local import processes, rows
+from jupyter_gpu.backends.local import processes, rows, sharing, stories
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.devices import Devices
+from jupyter_gpu.backends.local.holdings import stocks
 from jupyter_gpu.backends.local.site import Site
 from jupyter_gpu.backends.local.state import StateFolder, write_whole
 from jupyter_gpu.backends.sending import replica_specification
 from jupyter_gpu.errors import ConflictError, InvalidRequestError, QuotaExceededError, UnsupportedError
-from jupyter_gpu.schema import Kind, LocalSettings, WorkloadSpec
+from jupyter_gpu.queueing import check_quota
+from jupyter_gpu.schema import Claim, Kind, LocalSettings, WorkloadSpec
 
 
 def submit(site: Site, spec: WorkloadSpec, secrets: Mapping[str, str], moment: Moment) -> tuple[tuple[Document, ...], bool]:
@@ -39,6 +41,7 @@ def submit(site: Site, spec: WorkloadSpec, secrets: Mapping[str, str], moment: M
         attempt = row.attempt + 1 if row else 1
         replica = specification(spec, attempt, site.settings, site.state)
         _write(site, spec, attempt, secrets, replica)
+        stories.replace(connection, spec.id)
         rows.insert(connection, spec, attempt, moment)
     return documents(spec, attempt, secrets, replica), True
 
@@ -68,8 +71,9 @@ def check(site: Site, spec: WorkloadSpec, secrets: Mapping[str, str]) -> None:
     if interpreter := spec.environment.interpreter:
         _find(interpreter, "interpreter", variables, spec)
     _find(spec.command[0], "command", variables, spec)
-    if spec.resources.gpus:
-        check_size(place, spec, site.devices())
+    found = site.devices() if spec.resources.gpus else Devices()
+    check_size(place, spec, found)
+    check_quota(Claim.of(spec, 0), sharing.queue_set(site.store), stocks(found, {}), place)
     if spec.replicas > 1:
         raise UnsupportedError(f"{place} runs one replica of a workload: more than one replica comes with training")
 
@@ -105,9 +109,10 @@ def program_variables(spec: WorkloadSpec, settings: LocalSettings) -> dict[str, 
 def specification(spec: WorkloadSpec, attempt: int, settings: LocalSettings, state: StateFolder) -> dict[str, Any]:
     """Return the runner's specification, but for what is known only when it starts: devices, real ports, folders."""
     variables = program_variables(spec, settings)
-    plain = replica_specification(spec, attempt=attempt, rank=0, clean=True)
+    plain = replica_specification(spec, attempt=attempt, rank=0, clean=True, memory_limits=settings.memory_limits)
     cwd = _home(variables) / Path(spec.environment.working_directory or "").expanduser()
-    return {**plain, "variables": {**variables, **processes.markers(state, spec.id, attempt)}, "cwd": str(cwd)}
+    marked = {**variables, **processes.markers(state, spec.id, attempt)}
+    return {**plain, "variables": marked, "cwd": str(cwd), "memory_limits": settings.memory_limits}
 
 
 def documents(spec: WorkloadSpec, attempt: int, secrets: Mapping[str, str], replica: Mapping[str, Any]) -> tuple[Document, ...]:
@@ -125,7 +130,7 @@ def _is_there(row: rows.Row | None, spec: WorkloadSpec) -> bool:
         raise ConflictError(f"{spec.id!r} belongs to {row.owner}; choose another id")
     if row.is_final:
         return False
-    if row.content != spec.content_hash():
+    if spec.content_hash() not in (row.content, rows.read(WorkloadSpec, row.spec).content_hash()):
         raise ConflictError(f"{spec.id!r} is {row.phase} with other content; cancel it first, or choose another id")
     return True
 
@@ -139,7 +144,8 @@ def _write(site: Site, spec: WorkloadSpec, attempt: int, secrets: Mapping[str, s
     """Write an attempt's folder; within the transaction of its row, so that no folder is ever taken for a leftover."""
     folder = site.state.attempt(spec.id, attempt)
     shutil.rmtree(folder.path, ignore_errors=True)  # of a submit that was killed half-way
-    folder.path.mkdir(mode=0o700, parents=True)
+    for path in (site.state.workloads, folder.path.parent, folder.path):
+        path.mkdir(mode=0o700, exist_ok=True)
     kept = dict(replica)
     if secrets or spec.kind is Kind.KERNEL:
         write_whole(folder.secrets, secrets)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import anyio
 from anyio.to_thread import run_sync
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from jupyter_gpu.backends.local import locks, rows
 from jupyter_gpu.backends.local.clock import boot_clock
-from jupyter_gpu.backends.local.rows import Row
+from jupyter_gpu.backends.local.rows import Mark, Row
 from jupyter_gpu.backends.local.state import AttemptFolder, StateFolder
 from jupyter_gpu.backends.local.store import Store
 from jupyter_gpu.errors import BackendError
@@ -30,14 +31,26 @@ _TROUBLE_S = 0.5
 class Known:
     """A Workload as last seen."""
 
+    mark: Mark
     row: Row
-    workload: Workload
     folder: AttemptFolder
 
-    @property
-    def mark(self) -> tuple[int, int]:
-        """What changes whenever the row does."""
-        return self.row.sequence, self.row.version
+    @cached_property
+    def workload(self) -> Workload | None:
+        """It, as it is shown; None if its story can't be read, which must not hide all others. A Keeper never asks."""
+        try:
+            return self.row.workload(self.mark.position)
+        except ValidationError as error:
+            _log.warning("the workload %s can't be read, and is left out: %s", self.row.id, error)
+            return None
+
+    def moved(self, mark: Mark) -> Known:
+        """Return the same at another place in its queue."""
+        moved = replace(self, mark=mark)
+        if workload := self.__dict__.get("workload"):
+            status = workload.status.model_copy(update={"position": mark.position})
+            moved.__dict__["workload"] = workload.model_copy(update={"status": status})
+        return moved
 
     def needs_a_step(self, boot_s: float) -> bool:
         """Return whether something happened to its runner, or a limit of it passed, that the store does not know yet."""
@@ -61,14 +74,17 @@ class Watching:
     Args:
         state: the place's folder.
         store: a connection for this alone, so that what other connections write is noticed.
-        tend: does one Keeper step.
+        tend: does one Keeper step, and says first whether it could be done.
         poll_s: seconds from one look to the next.
     """
 
-    def __init__(self, state: StateFolder, store: Store, tend: Callable[[], Awaitable[object]], poll_s: float) -> None:
+    def __init__(
+        self, state: StateFolder, store: Store, tend: Callable[[], Awaitable[tuple[bool, object]]], poll_s: float
+    ) -> None:
         self._state, self.store, self._tend, self._poll_s = state, store, tend, poll_s
         self.known: dict[str, Known] = {}
         self._data_version = -1
+        self._stepped: dict[str, Known] | None = None
         self._stepped_boot_s = 0.0
         self._looking = anyio.Lock()
         self._leading = self._closed = False
@@ -106,10 +122,20 @@ class Watching:
             return False
         return True
 
-    def has_ended(self, id: str, sequence: int) -> bool:
-        """Return whether an attempt, by its sequence, is final or forgotten."""
+    async def changed(self) -> None:
+        """Return when anything has changed since the last look.
+
+        Raises:
+            BackendError: the store can't be read.
+        """
+        last = self.known
+        while self.known is last and not self._closed:
+            await self.pause()
+
+    def has_ended(self, id: str, attempt: int) -> bool:
+        """Return whether an attempt is over, or forgotten."""
         known = self.known.get(id)
-        return self._closed or known is None or known.row.sequence != sequence or known.row.is_final
+        return self._closed or known is None or known.row.attempt != attempt or known.row.is_final
 
     def close(self) -> None:
         """End all watches."""
@@ -126,6 +152,9 @@ class Watching:
             self._woken = anyio.Event()
             if self._closed:
                 return
+            if self.store.is_removed:
+                self._closed = True  # who watches goes on with the store that is there now
+                return
             await self._refresh()
             if not self.store.is_newer and await self._step_if_due():
                 await self._refresh()
@@ -133,9 +162,10 @@ class Watching:
     async def watch(self, selector: Selector) -> AsyncGenerator[Changes, None]:
         """Show the Workloads, as `Backend.watch` says."""
         await self.look()
-        shown = {id: known.mark for id, known in self.known.items() if selector.matches(known.workload.spec)}
-        complete, last = False, self.known
-        yield Changes(complete=True, workloads=tuple(last[id].workload for id in shown))
+        last, complete = self.known, False
+        now = await run_sync(_chosen, last, selector)
+        shown = {id: last[id].mark for id in now}
+        yield Changes(complete=True, workloads=tuple(now.values()))
         while not self._closed:
             if self.known is last and not await self.pause_patiently():  # else the reader was slow, and there is news already
                 complete = True  # once the store can be read again
@@ -143,10 +173,10 @@ class Watching:
             if self.known is last and not complete:
                 continue
             last = self.known
-            now = {id: known.mark for id, known in last.items() if selector.matches(known.workload.spec)}
-            news = tuple(last[id].workload for id, mark in now.items() if complete or shown.get(id) != mark)
+            now = await run_sync(_chosen, last, selector)
+            news = tuple(workload for id, workload in now.items() if complete or shown.get(id) != last[id].mark)
             removed = () if complete else tuple(id for id in shown if id not in now)
-            shown = now
+            shown = {id: last[id].mark for id in now}
             if news or removed or complete:
                 yield Changes(complete=complete, workloads=news, removed=removed)
             complete = False
@@ -163,11 +193,15 @@ class Watching:
 
     async def _step_if_due(self) -> bool:
         now = boot_clock()
-        if not any(known.needs_a_step(now) for known in self.known.values()) and not self._must_stand_in(now):
+        is_in_vain = self.known is self._stepped and now < self._stepped_boot_s + _TROUBLE_S  # and would be so again
+        needs_it = not is_in_vain and any(known.needs_a_step(now) for known in self.known.values())
+        if not needs_it and not self._must_stand_in(now):
             return False
-        self._stepped_boot_s = now
-        with suppress(BackendError):  # a full disk: what there is can be shown all the same, and the next look tries again
-            await self._tend()
+        is_done = True
+        with suppress(BackendError):  # a full disk: what there is can be shown all the same, and a later look tries again
+            is_done = (await self._tend())[0]
+        if is_done:
+            self._stepped, self._stepped_boot_s = self.known, now
         return True
 
     def _must_stand_in(self, now: float) -> bool:
@@ -178,18 +212,19 @@ class Watching:
             and locks.is_free(self._state.keeper_lock)
         )
 
-    def _known(self, row: Row) -> Known | None:
-        try:
-            return Known(row, row.workload(), self._state.attempt(row.id, row.attempt))
-        except ValidationError as error:  # one story that can't be read must not hide all others
-            _log.warning("the workload %s can't be read, and is left out: %s", row.id, error)
-            return None
-
     def _read(self) -> dict[str, Known]:
         """Return what the store holds; only what changed is read and parsed."""
-        versions = rows.versions(self.store)
-        kept = {id: known for id, known in self.known.items() if known.mark == versions.get(id)}
-        changed = versions.keys() - kept.keys()
-        found = rows.find_many(self.store, changed if kept else None)
-        fresh = {row.id: known for row in found if (known := self._known(row))}
+        marks = rows.marks(self.store)
+        kept = {
+            id: known if mark == known.mark else known.moved(mark)
+            for id, known in self.known.items()
+            if (mark := marks.get(id)) and mark[:3] == known.mark[:3]
+        }
+        found = rows.find_many(self.store, marks.keys() - kept.keys() if kept else None)
+        fresh = {row.id: Known(marks[row.id], row, self._state.attempt(row.id, row.attempt)) for row in found if row.id in marks}
         return dict(sorted({**kept, **fresh}.items(), key=lambda one: one[1].row.sequence))
+
+
+def _chosen(known: Mapping[str, Known], selector: Selector) -> dict[str, Workload]:
+    shown = ((id, one.workload) for id, one in known.items())
+    return {id: workload for id, workload in shown if workload and selector.matches(workload.spec)}

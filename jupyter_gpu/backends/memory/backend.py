@@ -8,24 +8,27 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 from anyio.lowlevel import checkpoint
+from pydantic import ValidationError
 
 from jupyter_gpu.backends.base import Address, Backend, Document
-from jupyter_gpu.backends.memory.world import NODE, Run, Story, World
-from jupyter_gpu.errors import ConflictError, NotFoundError, QuotaExceededError, UnsupportedError
-from jupyter_gpu.queueing import Claim
+from jupyter_gpu.backends.memory.describing import describe
+from jupyter_gpu.backends.memory.devices import Devices
+from jupyter_gpu.backends.memory.runs import Story
+from jupyter_gpu.backends.memory.world import World
+from jupyter_gpu.errors import ConflictError, InvalidRequestError, NotFoundError, UnsupportedError
+from jupyter_gpu.queueing import check_quota
 from jupyter_gpu.schema import (
     NVIDIA_GPU,
-    Accelerator,
     Changes,
-    Device,
+    Claim,
+    Event,
     Kind,
     LogLine,
-    Node,
-    Phase,
     Place,
-    QueueStatus,
+    QueueSet,
     Reason,
     Selector,
+    Usage,
     Workload,
     WorkloadSpec,
 )
@@ -42,7 +45,8 @@ class MemoryBackend(Backend):
 
     Args:
         name: the place's name.
-        gpus: devices by resource name; a number counts nvidia.com/gpu.
+        gpus: devices by resource name; a number counts nvidia.com/gpu. Two, where ``models`` names none.
+        models: devices of nvidia.com/gpu by their model, beside those of ``gpus``, which are called emulated.
         start_s: virtual seconds that a Workload is STARTING.
         now: where time begins.
     """
@@ -51,12 +55,15 @@ class MemoryBackend(Backend):
         self,
         name: str = "memory",
         *,
-        gpus: Mapping[str, int] | int = 2,
+        gpus: Mapping[str, int] | int | None = None,
+        models: Mapping[str, int] | None = None,
         start_s: float = 1.0,
         now: datetime = datetime(2030, 1, 1, tzinfo=UTC),
     ) -> None:
-        capacity = {NVIDIA_GPU.resource: gpus} if isinstance(gpus, int) else gpus
-        self._join(name, World(capacity, start_s, now), "me")
+        if gpus is None:
+            gpus = 0 if models else 2
+        counts = {NVIDIA_GPU.resource: gpus} if isinstance(gpus, int) else gpus
+        self._join(name, World(Devices(counts, models or {}), start_s, now), "me")
 
     def _join(self, name: str, world: World, owner: str) -> None:
         self.name, self._world, self._owner = name, world, owner
@@ -86,38 +93,14 @@ class MemoryBackend(Backend):
 
     def advance_to_next(self) -> datetime | None:
         """Let time pass until the next thing happens, and return when that was; None if nothing will."""
-        event = self._world.next_event()
-        if event:
-            self._world.advance_to(event[0])
-        return event[0] if event else None
+        moment = self._world.next_moment()
+        if moment:
+            self._world.advance_to(moment[0])
+        return moment[0] if moment else None
 
     async def describe(self) -> Place:
         await checkpoint()
-        world, holders = self._world, self._world.holders()
-        active = [story.run for story in world.stories.values() if story.owner == self._owner and not story.run.ended]
-        return Place(
-            name=self.name,
-            backend="memory",
-            identity=self._owner,
-            engines=("script",),
-            capacity=world.capacity,
-            free={resource: len(ids) for resource, ids in world.free().items()},
-            devices=tuple(self._device(id, kind, holders.get(id)) for kind, ids in world.devices().items() for id in ids),
-            nodes=(Node(name=NODE, devices=world.capacity),),
-            queues=tuple(_queue(name, active) for name in sorted({"default"} | {run.spec.queue for run in active})),
-            notes=("time is virtual and programs are scripts: nothing runs here",),
-        )
-
-    def _device(self, id: str, resource: str, story: Story | None) -> Device:
-        mine = story is not None and story.owner == self._owner
-        return Device(
-            id=id,
-            accelerator=Accelerator.model_validate(resource),
-            model="emulated",
-            emulated=True,
-            holder=story.run.spec.id if story and mine else None,
-            foreign=story.owner if story and not mine else None,
-        )
+        return describe(self.name, self._world, self._owner)
 
     async def watch(self, selector: Selector = Selector()) -> AsyncIterator[Changes]:  # noqa: B008 - frozen
         known: dict[str, Workload] | None = None
@@ -145,12 +128,11 @@ class MemoryBackend(Backend):
         if story and story.owner != self._owner:
             raise ConflictError(f"{spec.id!r} belongs to {story.owner}; choose another id")
         if story and not story.run.ended:
-            if story.run.spec == spec:
+            if story.run.asked == spec:
                 return story.run.documents()
             raise ConflictError(f"{spec.id!r} is {story.run.phase} with other content; cancel it first, or choose another id")
-        claim = Claim.of(spec, 0)
-        if claim.gpus > (limit := self._world.capacity.get(claim.resource, 0)):
-            raise QuotaExceededError(self.name, claim.resource, asked=claim.gpus, limit=limit)
+        world = self._world
+        check_quota(Claim.of(spec, 0), world.queues, world.devices.stocks(world.holders()), self.name)
         run = self._world.new_run(spec, secrets or {})
         documents = run.documents()
         if not dry_run:
@@ -172,20 +154,21 @@ class MemoryBackend(Backend):
         follow: bool = False,
     ) -> AsyncIterator[LogLine]:
         story = self._mine(id)
-        run = story.run if attempt is None else next((run for run in story.runs if run.attempt == attempt), None)
-        if run is None:
+        if attempt is not None and attempt not in range(1, story.run.attempt + 1):
             raise NotFoundError(f"{id!r} has no attempt {attempt}; the newest is {story.run.attempt}")
+        tries = story.tries(attempt)
+        run = next(run for run in reversed(story.runs) if run.first <= tries[0])
         if replica is not None and replica not in range(run.spec.replicas):
             raise NotFoundError(f"{id!r} has no replica {replica}; it has {run.spec.replicas}, counted from 0")
         shown = 0
         while True:
             await checkpoint()
-            changed, lines, final = self._world.changed, run.log[shown:], run.phase.is_final
+            changed, lines, over = self._world.changed, story.log[shown:], run.over(tries)
             for line in lines:
-                if replica in (None, line.replica) and (since is None or line.time >= since):
+                if line.attempt in tries and replica in (None, line.replica) and (since is None or line.time >= since):
                     yield line
             shown += len(lines)
-            if final or not follow:
+            if over or not follow:
                 return
             await changed.wait()
 
@@ -228,18 +211,37 @@ class MemoryBackend(Backend):
     async def tend(self, now: datetime) -> datetime | None:
         await checkpoint()
         self._world.advance_to(now)
-        event = self._world.next_event()
-        return event[0] if event else None
+        moment = self._world.next_moment()
+        return moment[0] if moment else None
+
+    async def reprioritise(self, id: str, priority: int) -> None:
+        await checkpoint()
+        run = self._mine(id).run
+        if run.ended:
+            raise ConflictError(f"{id!r} has ended ({run.phase}); its priority can't be changed")
+        try:
+            run.spec = WorkloadSpec.model_validate(run.spec.model_dump() | {"priority": priority})
+        except ValidationError as error:
+            raise InvalidRequestError(f"{priority} is no priority: {error.errors()[0]['msg']}") from error
+        self._world.settle()
+
+    async def story(self, id: str) -> tuple[Event, ...]:
+        await checkpoint()
+        return tuple(self._mine(id).events)
+
+    async def usage(self, since: datetime | None = None) -> tuple[Usage, ...]:
+        await checkpoint()
+        world = self._world
+        used = world.past + [one for story in world.stories.values() for one in story.usage(world.now)]
+        mine = [one for one in used if one.owner == self._owner and (since is None or one.ended is None or one.ended > since)]
+        return tuple(sorted(mine, key=lambda one: one.started))
+
+    async def apply_queues(self, queues: QueueSet, *, dry_run: bool = False) -> None:
+        await checkpoint()
+        self._world.apply(queues, dry_run=dry_run)
 
     def _mine(self, id: str) -> Story:
         story = self._world.stories.get(id)
         if story is None or story.owner != self._owner:
             raise NotFoundError(f"there is no workload {id!r} at {self.name}")
         return story
-
-
-def _queue(name: str, active: list[Run]) -> QueueStatus:
-    runs = [run for run in active if run.spec.queue == name]
-    waiters = sorted((run for run in runs if run.phase is Phase.QUEUED), key=lambda run: (-run.spec.priority, run.sequence))
-    holders = (run.spec.id for run in runs if any(run.devices))
-    return QueueStatus(name=name, holders=tuple(holders), waiters=tuple(run.spec.id for run in waiters))

@@ -27,12 +27,14 @@ class Script(Schema):
     exit_code: int = 0
     signal: str | None = Field(None, description="Name of the signal it ends itself by.")
     ignores_term: bool = False
+    by_rank: dict[int, dict[str, Any]] = Field(default_factory=dict, description="What is otherwise for a replica, by its rank.")
 
     @classmethod
-    def of(cls, command: tuple[str, ...]) -> Script:
-        """Return the script in a command's last word; a program that goes on for ever if that is none."""
+    def of(cls, command: tuple[str, ...], rank: int = 0) -> Script:
+        """Return the script of a replica, from a command's last word; one that goes on for ever if that is none."""
         try:
-            return cls.model_validate_json(command[-1])
+            script = cls.model_validate_json(command[-1])
+            return cls.model_validate(script.model_dump() | script.by_rank.get(rank, {}))
         except ValidationError:
             return cls(seconds=math.inf)
 

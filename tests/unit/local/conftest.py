@@ -7,7 +7,8 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,9 +17,11 @@ import anyio
 import pytest
 
 from jupyter_gpu.backends import sending
+from jupyter_gpu.backends.base import Backend
+from jupyter_gpu.backends.local import LocalBackend
 from jupyter_gpu.backends.local.state import AttemptFolder, StateFolder
-from jupyter_gpu.schema import LocalSettings
-from tests.builders import DEADLINE_S
+from jupyter_gpu.schema import LocalSettings, Phase, Workload, WorkloadStatus
+from tests.builders import DEADLINE_S, until
 
 Script = Callable[[str], tuple[str, ...]]
 
@@ -72,6 +75,16 @@ async def eventually(condition: Callable[[], Any]) -> Any:
     raise AssertionError("unreachable")
 
 
+async def attempt_of(backend: Backend, id: str, attempt: int) -> WorkloadStatus:
+    """Wait until an attempt at a Workload is RUNNING, and return how it stands then."""
+
+    def there(workloads: Mapping[str, Workload]) -> WorkloadStatus | None:
+        status = workloads[id].status
+        return status if status.attempt == attempt and status.phase is Phase.RUNNING else None
+
+    return await until(backend, there)
+
+
 async def run_python(code: str, *arguments: str) -> int:
     """Run lines of Python in another process, and return what it ended with: minus the number of a signal."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
@@ -101,3 +114,16 @@ def pids_with(marker: str) -> Iterator[int]:
 def content_of(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
     return dict(json.loads(path.read_text()))
+
+
+def rows_of(backend: Backend) -> dict[str, int]:
+    """Return how many rows each table of a place has that is about Workloads."""
+    assert isinstance(backend, LocalBackend)
+    assert backend._opened is not None
+    store = backend._opened.site.store
+    return {name: store.rows(f"SELECT count(*) FROM {name}")[0][0] for name in ("workloads", "attempts", "events", "usage")}
+
+
+def now() -> datetime:
+    """Return what the wall clock says."""
+    return datetime.now(UTC)

@@ -14,10 +14,10 @@ import anyio
 import pytest
 
 from jupyter_gpu.backends.local import LocalBackend, holding, locks
-from jupyter_gpu.backends.local.state import StateFolder
+from jupyter_gpu.backends.local.state import AttemptFolder, StateFolder
 from jupyter_gpu.schema import LocalSettings, Phase
-from tests.builders import a_workload, end_all, finished, program, running, shown
-from tests.unit.local.conftest import content_of, eventually, pids_with
+from tests.builders import MARKER, a_workload, end_all, finished, program, running, shown
+from tests.unit.local.conftest import attempt_of, content_of, eventually, pids_with
 
 KEEPER = """
 import sys, anyio
@@ -38,7 +38,7 @@ anyio.run(main)
 async def backend(local_settings: LocalSettings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalBackend]:
     """A place that starts a Keeper which only says whether it is one."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
-    keeper = (sys.executable, "-c", KEEPER, local_settings.model_dump_json())
+    keeper = (sys.executable, "-c", KEEPER, "{settings}")
     async with LocalBackend("local", local_settings, keeper=keeper) as backend:
         yield backend
         await end_all(backend)
@@ -80,17 +80,47 @@ async def test_one_that_died_is_replaced(backend: LocalBackend, state: StateFold
     assert second != first
 
 
-async def test_it_is_part_of_no_workload(
+async def test_it_is_part_of_no_workload_and_gets_no_variables_of_programs(
     backend: LocalBackend, state: StateFolder, local_settings: LocalSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUPYTER_GPU_WORKLOAD", "this test runs in one")
+    monkeypatch.setenv("MY_SECRET", "of this process")
     await backend.submit(a_workload("w-1", gpus=2))
     await backend.submit(a_workload("w-2", gpus=2))
     (keeper,) = await eventually(lambda: _keepers(local_settings))
     environment = await eventually(Path(f"/proc/{keeper}/environ").read_bytes)
     assert b"JUPYTER_GPU_WORKLOAD" not in environment
-    after = content_of(state.attempt("w-1", 1).replica)["after"]
-    assert after[:3] == ["/usr/bin/env", "-u", "JUPYTER_GPU_WORKLOAD"]
+    assert b"MY_SECRET" not in environment
+    specification = content_of(state.attempt("w-1", 1).replica)
+    assert specification["after"][:2] == [sys.executable, "-c"]
+    assert specification["after_variables"]["PATH"] == os.environ["PATH"]
+    assert not {"JUPYTER_GPU_WORKLOAD", "MY_SECRET", MARKER[0]} & specification["after_variables"].keys()
+
+
+async def test_it_is_told_the_folder_that_was_found(local_settings: LocalSettings, tmp_path: Path) -> None:
+    (tmp_path / "other").symlink_to(tmp_path)
+    linked = local_settings.model_copy(update={"state_folder": tmp_path / "other" / "state"})
+    async with LocalBackend("local", linked, keeper=("keeper", "{settings}")) as backend:
+        await shown(backend)
+        assert backend._opened is not None
+        keeper = backend._opened.site.keeper
+    assert keeper == ["keeper", local_settings.model_dump_json()]
+
+
+async def test_there_is_one_while_something_runs_that_may_be_tried_again(
+    backend: LocalBackend, state: StateFolder, local_settings: LocalSettings
+) -> None:
+    await backend.submit(a_workload("w-1", gpus=1, retries=1))
+    await eventually(lambda: _keepers(local_settings))
+    assert state.waiting.exists()
+    os.kill(content_of(await _begun(state.attempt("w-1", 1)))["pid"], signal.SIGKILL)
+    await attempt_of(backend, "w-1", 2)
+    assert not state.waiting.exists()  # that was its last retry
+
+
+async def _begun(folder: AttemptFolder) -> Path:
+    await eventually(folder.state.exists)
+    return folder.state
 
 
 async def test_only_one_leads(local_settings: LocalSettings) -> None:

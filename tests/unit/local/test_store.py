@@ -118,7 +118,7 @@ def test_a_full_disk_is_an_error_of_ours_and_leaves_the_store_whole(a_store: Sto
     with pytest.raises(BackendError, match="free some space"), a_store.transaction() as connection:
         connection.execute("CREATE TABLE large AS SELECT zeroblob(1000000) AS content")
     a_store.rows("PRAGMA max_page_count = 1000000")
-    assert rows.versions(a_store) == {}
+    assert rows.marks(a_store) == {}
     with a_store.transaction() as connection:
         connection.execute("CREATE TABLE small (content)")
 

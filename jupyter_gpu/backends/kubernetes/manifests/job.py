@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from jupyter_gpu.backends.kubernetes.manifests import labels
 from jupyter_gpu.backends.kubernetes.manifests.configmap import configmap_name
 from jupyter_gpu.backends.sending import replica_specification, replica_zip
 from jupyter_gpu.errors import InvalidRequestError
-from jupyter_gpu.schema import MiB, WorkloadSpec
+from jupyter_gpu.schema import MiB, Start, WorkloadSpec, kind_of
 
 CONTAINER = "replica"
 ZIP_FOLDER = "/opt/jupyter-gpu"
@@ -37,7 +38,9 @@ class Customs:
     image_pull_policy: str | None = None
 
 
-def attempt_job(spec: WorkloadSpec, attempt: int, *, sequence: int, holder: str | None, customs: Customs) -> dict[str, Any]:
+def attempt_job(
+    spec: WorkloadSpec, attempt: int, *, sequence: int, holder: str | None, customs: Customs, products: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the Job of an attempt.
 
     Args:
@@ -46,9 +49,10 @@ def attempt_job(spec: WorkloadSpec, attempt: int, *, sequence: int, holder: str 
         sequence: order of arrival.
         holder: name of the Lease of the client that holds it from the start.
         customs: what the namespace demands.
+        products: values of the product's node label that will do; where nodes can't be read, the product is taken for the value.
 
     Raises:
-        InvalidRequestError: it has no image, or is larger than a pod can be told.
+        InvalidRequestError: it has no image, is larger than a pod can be told, or asks for a product that no node label tells.
     """
     annotations = {
         labels.ID: spec.id,
@@ -64,18 +68,20 @@ def attempt_job(spec: WorkloadSpec, attempt: int, *, sequence: int, holder: str 
         "labels": labels.labels_of(spec, attempt),
         "annotations": annotations,
     }
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": _job_spec(spec, attempt, customs)}
+    pod = _pod_spec(spec, attempt, customs) | _affinity(spec, products)
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": _job_spec(spec, attempt, pod)}
 
 
-def _job_spec(spec: WorkloadSpec, attempt: int, customs: Customs) -> dict[str, Any]:
+def _job_spec(spec: WorkloadSpec, attempt: int, pod: dict[str, Any]) -> dict[str, Any]:
     many = spec.replicas > 1
+    at_once = spec.replicas if spec.start is Start.TOGETHER else min(spec.replicas, spec.max_parallel or spec.replicas)
     return {
-        "parallelism": spec.replicas,
+        "parallelism": at_once,
         "completions": spec.replicas,
         "completionMode": "Indexed" if many else "NonIndexed",
         "backoffLimit": 0,
         "podReplacementPolicy": "Failed",
-        "template": {"metadata": {"labels": labels.labels_of(spec, attempt)}, "spec": _pod_spec(spec, attempt, customs)},
+        "template": {"metadata": {"labels": labels.labels_of(spec, attempt)}, "spec": pod},
     }
 
 
@@ -94,6 +100,19 @@ def _pod_spec(spec: WorkloadSpec, attempt: int, customs: Customs) -> dict[str, A
         "containers": [_container(spec, attempt, customs)],
         "volumes": _volumes(spec, attempt),
     }
+
+
+def _affinity(spec: WorkloadSpec, products: Sequence[str]) -> dict[str, Any]:
+    """Return the part of a pod that keeps it to nodes with the product that is asked for."""
+    asked = spec.resources
+    if not asked.gpus or asked.product is None:
+        return {}
+    kind = kind_of(asked.accelerator.resource)
+    if kind is None or kind.product_label is None:
+        raise InvalidRequestError(f"no node label tells the product of {asked.accelerator}: leave product out")
+    values = sorted(products) or [asked.product.replace(" ", "-")]
+    term = {"matchExpressions": [{"key": kind.product_label, "operator": "In", "values": values}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}}
 
 
 def _container(spec: WorkloadSpec, attempt: int, customs: Customs) -> dict[str, Any]:

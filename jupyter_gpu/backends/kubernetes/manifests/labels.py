@@ -23,10 +23,12 @@ SPEC = "jupyter-gpu/spec"
 CONTENT = "jupyter-gpu/content"
 SEQUENCE = "jupyter-gpu/sequence"
 CANCEL = "jupyter-gpu/cancel"  # the Reason why it must end
+CANCELLED_AT = "jupyter-gpu/cancelled-at"  # since when
 HOLDER = "jupyter-gpu/holder"  # name of a client's Lease
 STARTED = "jupyter-gpu/started"  # when it started, once it is being ended: its pods may not stay
 UNHELD_SINCE = "jupyter-gpu/unheld-since"
 END = "jupyter-gpu/end"  # the Reason and time of an end that has been settled
+USAGE = "jupyter-gpu/usage"  # what it had used by then
 
 RANK = "batch.kubernetes.io/job-completion-index"  # written by the Job controller
 
