@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from jupyter_gpu.backends.local import locks, rows, waiting
+from jupyter_gpu.backends.local import locks, waiting, writing
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.site import Site
 from jupyter_gpu.backends.local.state import StateFolder, state_folder
@@ -50,11 +50,11 @@ def _fill(store: Store, state: StateFolder) -> int:
     """Let a thousand wait for one who has all devices, and return the lock that tells that its runner lives."""
     moment = Moment.present()
     with store.transaction() as connection:
-        rows.insert(connection, _a_spec("holder", gpus=_DEVICES), 1, moment)
+        writing.insert(connection, _a_spec("holder", gpus=_DEVICES), 1, moment)
         waiting.admit(connection, "holder", json.dumps([f"GPU-emulated-{number}" for number in range(_DEVICES)]), moment)
         for number in range(_WAITING):
             spec = _a_spec(f"w-{number}", gpus=1 + number % _DEVICES, priority=number % _PRIORITIES)
-            rows.insert(connection, spec, 1, moment)
+            writing.insert(connection, spec, 1, moment)
     folder = state.attempt("holder", 1)
     folder.path.mkdir(parents=True)
     lock = locks.take(folder.lock)

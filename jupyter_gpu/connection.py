@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
@@ -86,13 +86,21 @@ class Connection:
                 async for item in source:
                     await send.send(item)
 
+        async def some() -> list[T]:
+            found = [await receive.receive()]
+            with suppress(anyio.WouldBlock, anyio.EndOfStream):
+                while len(found) < _BUFFERED:  # to cross the threads takes longer than most items
+                    found.append(receive.receive_nowait())
+            return found
+
         def items() -> Iterator[T]:
             while True:
                 try:
-                    yield self._portal.call(receive.receive)
+                    found = self._portal.call(some)
                 except anyio.EndOfStream:
                     task.result()  # raises what ended it, if that was no ordinary end
                     return
+                yield from found
 
         task = self._portal.start_task_soon(pump)
         try:

@@ -28,10 +28,11 @@ from jupyter_gpu.config import load_site
 from jupyter_gpu.connection import Connection, open_connection
 from jupyter_gpu.errors import InvalidRequestError
 from jupyter_gpu.names import object_name
-from jupyter_gpu.schema import KernelOptions, Kind, LocalSettings, Phase, Profile, Workload, WorkloadSpec
+from jupyter_gpu.schema import KernelOptions, LocalSettings, Phase, Profile, Workload, WorkloadSpec
 from jupyter_gpu.schema.explaining import explain
 from jupyter_gpu.services import Services
-from jupyter_gpu.services.kernels import Kernel, kernel_ports
+from jupyter_gpu.services.kernel import Kernel
+from jupyter_gpu.services.kernel_requests import kernel_ports, kernel_request
 
 T = TypeVar("T")
 _PLAIN_PYTHON = {"python", f"python{sys.version_info[0]}", f"python{sys.version_info[0]}.{sys.version_info[1]}"}
@@ -181,26 +182,21 @@ class GpuProvisioner(KernelProvisionerBase):
         if local:
             changes["working_directory"] = str(Path(kwargs.get("cwd") or ".").absolute())
         self._keys = self._make_keys(encrypted=not local)
-        fields = {
-            "id": self.kernel_id or str(uuid4()),
-            "name": self._name(kwargs["env"]),
-            "kind": Kind.KERNEL,
-            "profile": str(self.profile),
-            "queue": options.queue or profile.queue,
-            "priority": profile.priority if options.priority is None else options.priority,
-            "resources": resources,
-            "environment": profile.environment.model_dump() | changes,
-            "command": tuple(command),
-            "ports": kernel_ports(loopback=not (local or self._can_encrypt())),
-            "secrets": tuple(self._keys),
-            "start_timeout_s": profile.start_timeout_s,
-            "orphan_after_s": profile.orphan_after_s,
-            "orphan_running_after_s": self._orphan_running_after_s(profile),
-            "grace_s": profile.grace_s,
-            "ttl_s": profile.ttl_s,
-        }
         try:
-            return WorkloadSpec.model_validate(fields)
+            return kernel_request(
+                str(self.profile),
+                profile,
+                id=self.kernel_id or str(uuid4()),
+                name=self._name(kwargs["env"]),
+                queue=options.queue or profile.queue,
+                priority=profile.priority if options.priority is None else options.priority,
+                resources=resources,
+                environment=profile.environment.model_dump() | changes,
+                command=tuple(command),
+                ports=kernel_ports(loopback=not (local or self._can_encrypt())),
+                secrets=tuple(self._keys),
+                orphan_running_after_s=self._orphan_running_after_s(profile),
+            )
         except ValidationError as error:
             raise InvalidRequestError(f"kernelspec {self._spec_name()!r}: {explain(error, 'kernel', WorkloadSpec)}") from error
 

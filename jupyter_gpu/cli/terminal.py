@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from jupyter_gpu.verbs import PLAIN, Answer
+from jupyter_gpu.verbs.words import paragraph
 
 _PIPE_WIDTH = 10_000  # nothing is cut or folded where no screen is
 _BUSY_AFTER_S = 0.8
@@ -49,7 +50,7 @@ class Terminal:
         if as_json:
             _write(sys.stdout, json.dumps({"error": {"code": code, "message": message}}, indent=2) + "\n")
         else:
-            _write(sys.stderr, f"Error: {message}\n")
+            _write(sys.stderr, f"Error: {paragraph(message)}\n")
 
     @contextmanager
     def busy(self, words: str) -> Iterator[None]:

@@ -12,8 +12,8 @@ from jupyter_gpu.errors import QuotaExceededError
 from jupyter_gpu.queueing.deciding import Settled, decide, decision, settle
 from jupyter_gpu.queueing.decisions import Decision, State
 from jupyter_gpu.queueing.limits import check_quota
+from jupyter_gpu.queueing.quotas import effective
 from jupyter_gpu.queueing.replay import starts_within_s
-from jupyter_gpu.queueing.rounds import effective
 from jupyter_gpu.queueing.saying import Saying
 from jupyter_gpu.queueing.wants import Want
 from jupyter_gpu.schema import (
@@ -28,6 +28,7 @@ from jupyter_gpu.schema import (
     Quota,
     Stock,
     WorkloadSpec,
+    fits_product,
     units,
 )
 
@@ -43,7 +44,8 @@ def forecast(spec: WorkloadSpec, place: Place, now_s: float | None = None) -> Fo
     Args:
         spec: what would be submitted.
         place: as it describes itself. Where it is not jupyter-gpu that decides, or the place could not read all, the answer is
-            an estimate from what it could read: devices, quotas and their use.
+            an estimate from what it could read: devices, quotas and their use; where it may have more devices than it shows,
+            and those would be needed, the answer is that it can't be told.
         now_s: the time on the place's clock; None is when it described itself.
 
     Raises:
@@ -54,8 +56,9 @@ def forecast(spec: WorkloadSpec, place: Place, now_s: float | None = None) -> Fo
     state = _state(spec, place, now_s)
     claim = next((one for one in place.claims if one.id == spec.id), None) or _claim(spec, state)
     state = replace(state, claims=[one for one in state.claims if one.id != claim.id])
+    grown = _grown(claim, state, place)
     try:
-        check_quota(claim, state.queues, state.stocks, place.name)
+        check_quota(claim, grown.queues, grown.stocks, place.name)
     except QuotaExceededError as error:
         smaller = _smaller(claim, state)
         return Forecast(
@@ -65,6 +68,8 @@ def forecast(spec: WorkloadSpec, place: Place, now_s: float | None = None) -> Fo
             never=True,
             smaller_gpus=smaller,
         )
+    if grown is not state:
+        return _cannot_tell(claim, state, place)
     settled = settle(_with(state, claim))
     found = decision(settled)
     view = _View(claim, state, settled, found)
@@ -120,8 +125,34 @@ def _unknown(place: Place) -> Iterable[Holding]:
             yield Holding(f"in:{queue.name}", 0, queue.name, 0, held, preemptible=False, name=f"others in queue {queue.name}")
 
 
+def _seen(claim: Claim, state: State) -> int:
+    return sum(one.capacity for one in state.stocks if one.resource == claim.device and fits_product(claim.product, one.model))
+
+
+def _grown(claim: Claim, state: State, place: Place) -> State:
+    """Return the same state if its devices are enough; else, where there may be more, one with as many as that."""
+    device, missing = claim.device, claim.gpus_at_once - _seen(claim, state)
+    if not place.may_grow or device is None or missing <= 0:
+        return state
+    stocks = [*state.stocks, Stock(device, claim.product or "", missing, 0)]
+    queue = state.queues.queue(claim.queue)
+    quotas = queue.quotas if queue else {}
+    if device in quotas and quotas[device].nominal != place.capacity.get(device, 0):
+        return replace(state, stocks=stocks)  # somebody set that quota: it is no mere sum of the devices that are seen
+    unlimited = QueueSpec(name=claim.queue, quotas={**quotas, device: Quota(nominal=claim.gpus_at_once)})
+    return replace(state, stocks=stocks, queues=QueueSet(queues=(unlimited,)))
+
+
+def _cannot_tell(claim: Claim, state: State, place: Place) -> Forecast:
+    kind = f"{claim.device} ({claim.product})" if claim.product else claim.device
+    smaller = _smaller(claim, state)
+    words = f"it can't be told: {place.name} shows {_seen(claim, state) or 'no'} {kind}, and may have more"
+    words += f"; gpus={smaller} starts now" if smaller else ""
+    return Forecast(starts_now=False, basis=Basis.ESTIMATE, message=words, smaller_gpus=smaller)
+
+
 def _smaller(claim: Claim, state: State) -> int | None:
-    """Return the most devices per replica, fewer than asked for, with which it starts now and nobody must yield."""
+    """Return the most devices per replica, fewer than asked for, with which it starts now and nobody must yield to it."""
     if not claim.device:
         return None
     at_once = claim.replicas if claim.together else 1
@@ -129,7 +160,8 @@ def _smaller(claim: Claim, state: State) -> int | None:
     largest = min(claim.gpus - 1, free // at_once)
     for gpus in range(largest, max(0, largest - _TRIES), -1):
         smaller = replace(claim, each={**claim.each, claim.device: gpus})
-        if claim.id in decide(_with(state, smaller)).starts:
+        found = decide(_with(state, smaller))
+        if claim.id in found.starts and all(one.by.id != claim.id for one in found.yielding):
             return gpus
     return None
 
@@ -149,11 +181,7 @@ class _View:
 
     def _short(self) -> dict[str, int]:
         room, want = self.settled.step.now, self.want
-        short = {
-            share.resource: amount - max(0, room.usage.available(share, want.node))
-            for share, amount in want.demand
-            if amount > max(0, room.usage.available(share, want.node))
-        }
+        short = {share.resource: missing for share, missing in room.short_of(want).items()}
         if want.device is not None and (missing := want.gpus - room.devices(want.pools)) > 0:
             short[want.device] = max(missing, short.get(want.device, 0))
         if not short and want.device is not None:

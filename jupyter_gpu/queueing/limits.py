@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jupyter_gpu.errors import InvalidRequestError, QuotaExceededError
-from jupyter_gpu.queueing.quotas import Tree
-from jupyter_gpu.queueing.rounds import effective
+from jupyter_gpu.queueing.quotas import Tree, effective
 from jupyter_gpu.queueing.wants import Wants
 from jupyter_gpu.queueing.words import amount_of
 from jupyter_gpu.schema import CPU, MEMORY, Claim, QueueSet, Stock

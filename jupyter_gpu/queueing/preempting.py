@@ -57,8 +57,7 @@ class Preemptor:
         self.room, self.now, self.claim, self.want, self.floors = room, now, claim, want, floors
         self.tree = room.usage.tree
         self.policy: Preemption = self.tree.specs[want.node].preemption
-        usage = room.usage
-        self.short = [share for share, amount in want.demand if amount > max(0, usage.available(share, want.node))]
+        self.short = list(room.short_of(want))
         """The quotas that don't suffice."""
         self.lacks_devices = not room.has_devices(want)
         contested = list(self.short)

@@ -9,10 +9,11 @@ Source: Kueue v0.17, cohorts and hierarchical cohorts (https://kueue.sigs.k8s.io
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 
-from jupyter_gpu.schema import Amounts, QueueSet, Quota, units
+from jupyter_gpu.schema import Amounts, QueueSet, Quota, Stock, units
 
 _UNLIMITED = 1 << 62
 
@@ -160,6 +161,16 @@ class Usage:
                 return tree.height[here], tree.parent[here] >= 0
             rest -= max(0, share.local[here] - used[here])
         return tree.height[here], False
+
+
+def effective(queues: QueueSet, stocks: Iterable[Stock]) -> QueueSet:
+    """Return the queues by which it is decided: those that are set, else one with all devices."""
+    if queues.queues:
+        return queues
+    capacity: Counter[str] = Counter()
+    for stock in stocks:
+        capacity[stock.resource] += stock.capacity
+    return QueueSet.default(capacity).model_copy(update={"starve_after_s": queues.starve_after_s})
 
 
 def _upwards(parents: Mapping[str, str | None]) -> list[str]:

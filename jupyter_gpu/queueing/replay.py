@@ -7,14 +7,10 @@ from dataclasses import replace
 
 from jupyter_gpu.queueing.deciding import decide
 from jupyter_gpu.queueing.decisions import Decision, State
-from jupyter_gpu.schema import Claim, Holding, Kind, Stock, WorkloadSpec
+from jupyter_gpu.schema import Claim, Holding, Kind, Stock
 
 _STEPS = 200
 """After so many steps it is too far off to be told."""
-
-_GRACE_S: float = WorkloadSpec.model_fields["grace_s"].default
-_STARTING_S: float = WorkloadSpec.model_fields["start_timeout_s"].default
-"""What those who start later may take beside their limit; a claim does not tell, so the usual."""
 
 
 def starts_within_s(state: State, id: str) -> float | None:
@@ -62,7 +58,7 @@ class _World:
             other.device == claim.device
             and other.max_runtime_s is None
             and (-other.priority, other.sequence) > (-claim.priority, claim.sequence)
-            and ((other.queue, other.product) != (claim.queue, claim.product) or _gpus_at_once(other) < _gpus_at_once(claim))
+            and ((other.queue, other.product) != (claim.queue, claim.product) or other.gpus_at_once < claim.gpus_at_once)
             for other in self._claims.values()
         )
 
@@ -121,15 +117,13 @@ class _World:
         times = [one.ends_by_s for one in self._holdings.values() if one.ends_by_s is not None]
         if decision.look_again_s is not None:
             times.append(decision.look_again_s)
-        later = [time for time in times if time > self.now_s]
-        over = [time for time in times if time <= self.now_s]
-        if not later and not over:
+        if not times:
             return False
-        self.now_s = min(later) if later and not over else self.now_s
+        self.now_s = max(self.now_s, min(times))
         ended = [key for key, one in self._holdings.items() if one.ends_by_s is not None and one.ends_by_s <= self.now_s]
         for key in ended:
             self._end(key)
-        return bool(ended) or bool(later)
+        return True
 
     def _with_end(self, one: Holding) -> Holding:
         """Return one that must yield with the time by which it has ended."""
@@ -161,7 +155,7 @@ class _World:
             self._ranks += 1
 
     def _hold(self, claim: Claim, count: int, rank: int | None, models: dict[str, int]) -> None:
-        limit = claim.max_runtime_s
+        stays_s = claim.stays_s
         self._holdings[claim.id, rank] = Holding(
             id=claim.id,
             sequence=claim.sequence,
@@ -171,9 +165,10 @@ class _World:
             models=models,
             device=claim.device,
             rank=rank,
-            grace_s=_GRACE_S,
+            grace_s=claim.grace_s,
             since_s=self.now_s,
-            ends_by_s=None if limit is None else self.now_s + _STARTING_S + limit + _GRACE_S,
+            max_runtime_s=claim.max_runtime_s,
+            ends_by_s=None if stays_s is None else self.now_s + stays_s,
             name=claim.name,
             owner=claim.owner,
         )
@@ -189,8 +184,9 @@ class _World:
             self._claims[holding.id] = replace(claim, at_once=claim.at_once + 1)
 
     def _again(self, holding: Holding) -> Claim:
+        """Return what one that must yield will want; the retries that it has left are counted in its limit."""
         limit = None if holding.ends_by_s is None else max(0.0, holding.ends_by_s - self.now_s)
-        return Claim(
+        claim = Claim(
             id=holding.id,
             sequence=holding.sequence,
             queue=holding.queue,
@@ -203,6 +199,7 @@ class _World:
             name=holding.name,
             owner=holding.owner,
         )
+        return claim if holding.grace_s is None else replace(claim, grace_s=holding.grace_s)
 
 
 def _joined(again: Claim, waiting: Claim | None) -> Claim:
@@ -212,10 +209,6 @@ def _joined(again: Claim, waiting: Claim | None) -> Claim:
     limits = again.max_runtime_s, waiting.max_runtime_s
     longest = None if None in limits else max(limit or 0.0 for limit in limits)
     return replace(waiting, replicas=waiting.replicas + again.replicas, max_runtime_s=longest)
-
-
-def _gpus_at_once(claim: Claim) -> int:
-    return claim.gpus * (claim.replicas if claim.together else 1)
 
 
 def _models(holding: Holding, stocks: Iterable[Stock]) -> list[tuple[str, int]]:

@@ -73,6 +73,11 @@ class Room:
         """Whether there are devices enough."""
         return not want.gpus or self.devices(want.pools) >= want.gpus
 
+    def short_of(self, want: Want) -> dict[Share, int]:
+        """Return by how much each quota falls short of what is asked; those that suffice are left out."""
+        left = {share: max(0, self.usage.available(share, want.node)) for share, _ in want.demand}
+        return {share: amount - left[share] for share, amount in want.demand if amount > left[share]}
+
     def fits(self, want: Want) -> bool:
         """Whether it could start with what is free, if nothing had to be left for others."""
         return want.covered and self.has_devices(want) and self.usage.has(want.node, want.demand)

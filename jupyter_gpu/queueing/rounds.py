@@ -12,32 +12,22 @@ Source: Kueue v0.17, the order of a scheduling cycle (https://kueue.sigs.k8s.io/
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from jupyter_gpu.queueing.decisions import State
 from jupyter_gpu.queueing.preempting import Preemptor, Victim
-from jupyter_gpu.queueing.quotas import Tree
+from jupyter_gpu.queueing.quotas import Tree, effective
 from jupyter_gpu.queueing.room import NO_FLOORS, Floors, Held, Room
-from jupyter_gpu.queueing.starving import Patience, Starving, Taken, starve
+from jupyter_gpu.queueing.starving import Patience, Starving, Taken, runtime_s, starve
 from jupyter_gpu.queueing.wants import Pool, Want, Wants
-from jupyter_gpu.schema import Claim, QueueSet, Stock
+from jupyter_gpu.schema import Claim
 
 Key = tuple[str, int | None]
 """A holding: id and rank."""
 
 Calls = dict[Key, tuple[Claim, Victim]]
 """Who is told to yield, and to whom."""
-
-
-def effective(queues: QueueSet, stocks: Iterable[Stock]) -> QueueSet:
-    """Return the queues by which it is decided: those that are set, else one with all devices."""
-    if queues.queues:
-        return queues
-    capacity: Counter[str] = Counter()
-    for stock in stocks:
-        capacity[stock.resource] += stock.capacity
-    return QueueSet.default(capacity).model_copy(update={"starve_after_s": queues.starve_after_s})
 
 
 class Facts:
@@ -105,7 +95,7 @@ class Pass:
         for one in facts.held:
             holding = one.holding
             (leaving if holding.leaving or (holding.id, holding.rank) in called else staying).append(one)
-        self.staying = sorted(staying, key=lambda one: (one.holding.ends_by_s is None, one.holding.ends_by_s or 0.0))
+        self.staying = staying
         self.soon = self.now
         """What is free once those have ended who are leaving, and those have started who wait for it."""
         if leaving:
@@ -173,7 +163,7 @@ class Pass:
                 if self._has_called(claim):
                     pass  # those behind it may be of higher priority
                 elif self.patience.starving:
-                    want.exhausted_runtime_s = _runtime_s(claim)
+                    want.exhausted_runtime_s = runtime_s(claim)
                 else:
                     want.exhausted = True
             waiting.append(members[line.next])
@@ -184,7 +174,7 @@ class Pass:
 
     def _is_kept_out(self, claim: Claim, want: Want) -> bool:
         limit = want.exhausted_runtime_s
-        return limit is not None and _runtime_s(claim) >= limit
+        return limit is not None and runtime_s(claim) >= limit
 
     def _leave(self, line: _Line) -> None:
         claim, want = line.members[line.next]
@@ -226,8 +216,7 @@ class Pass:
             self.started[claim.id] += 1
         else:
             self.coming[claim.id] = (claim, want)
-        ends = None if claim.max_runtime_s is None else self.now_s + claim.max_runtime_s
-        self.taken.append(Taken(claim, want, head.pools, head.starts, ends))
+        self.taken.append(Taken(claim, want, head.pools, head.starts))
 
     def _call(self, head: _Head) -> None:
         floors = self._floors(head.claim, head.want)
@@ -259,7 +248,3 @@ class Pass:
     def starving(self) -> dict[str, Starving]:
         """Return for whom something is kept, by id."""
         return {one.claim.id: one for one in self.patience.starving}
-
-
-def _runtime_s(claim: Claim) -> float:
-    return float("inf") if claim.max_runtime_s is None else claim.max_runtime_s

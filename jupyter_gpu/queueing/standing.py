@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from jupyter_gpu.queueing.decisions import State
-from jupyter_gpu.queueing.quotas import Tree
-from jupyter_gpu.queueing.rounds import effective
+from jupyter_gpu.queueing.quotas import Tree, effective
 from jupyter_gpu.schema import CPU, QueueStatus
 
 

@@ -1,9 +1,11 @@
 """Who has waited too long: what is free and becomes free is kept for it.
 
 Smaller work overtakes what does not fit, so that nothing lies idle. After ``starve_after_s`` the first in line is *starving*.
-Then those behind it start only with what it does not need, or if by their ``max_runtime_s`` they must have ended when by the
-limits of those who hold something it starts at the latest. Where those have no limits there is no such time, and nobody
-overtakes.
+Then those behind it start only with what it does not need, or if they would be through by the time at which it would start, both
+by ``max_runtime_s``. Where those who hold something have none there is no such time, and nobody overtakes.
+
+That time never becomes later by one that overtakes: it is counted from when those who hold something were admitted, and leaves
+out what they may take beside, to start and to end. Else short work could overtake for ever, each let in by the one before it.
 
 Two are not held back by it: who stands in front of it by priority and sequence; and, by one that must borrow, another queue's
 work within its own quota, for that would be lent only until its owner wants it back.
@@ -14,6 +16,7 @@ Source: EASY backfilling; D. Lifka, "The ANL/IBM SP Scheduling System", JSSPP 19
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +34,6 @@ class Taken:
     pools: dict[Pool, int]
     starts: bool
     """Now; else it is about to."""
-    ends_by_s: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +44,7 @@ class Starving:
     want: Want
     borrows: bool
     starts_by_s: float | None
-    """When it starts at the latest, by the limits of those who hold what it needs; None if they have none."""
+    """When it starts if those who hold what it needs use up their ``max_runtime_s``; None if they have none."""
 
     def holds_back(self, claim: Claim, want: Want, borrows: bool, now_s: float) -> bool:
         """Whether another one must leave to it what it needs."""
@@ -50,8 +52,7 @@ class Starving:
             return False
         if self.borrows and not borrows and want.node != self.want.node:
             return False
-        runtime = claim.max_runtime_s
-        return self.starts_by_s is None or runtime is None or now_s + runtime > self.starts_by_s
+        return self.starts_by_s is None or now_s + runtime_s(claim) > self.starts_by_s
 
 
 @dataclass(slots=True)
@@ -83,25 +84,35 @@ def starve(room: Room, claim: Claim, want: Want, held: Iterable[Held], taken: Se
         room: what is free, and will be when those have ended who are leaving.
         claim: who has waited.
         want: what it asks for.
-        held: what will be given back, those that must end first in front and those without a limit last.
+        held: what will be given back.
         taken: what starts in this decision, or is about to.
         now_s: the time.
     """
     if not want.covered:
         return None
     later = room.copy()
-    ends: list[tuple[float, Held | Taken]] = []
-    for one in held:
-        limit = one.holding.ends_by_s
-        ends.append((float("inf") if limit is None else limit, one))
-    ends += [(float("inf") if one.ends_by_s is None else one.ends_by_s, one) for one in taken]
+    ends: list[tuple[float, Held | Taken]] = [(through_s(one), one) for one in held]
+    ends += [(now_s + runtime_s(one.claim), one) for one in taken]
     ends.sort(key=lambda end: end[0])
-    for ends_by_s, leaver in ends:
+    for end_s, leaver in ends:
         if isinstance(leaver, Held):
             later.give(leaver)
         else:
             later.change(leaver.want, leaver.pools, -1)
         if later.fits(want):
             borrows = room.usage.borrows(want.node, want.demand) > 0
-            return Starving(claim, want, borrows, None if ends_by_s == float("inf") else max(now_s, ends_by_s))
+            return Starving(claim, want, borrows, None if end_s == math.inf else max(now_s, end_s))
     return None
+
+
+def runtime_s(claim: Claim) -> float:
+    """Return how long a claim may run; infinite if nothing limits it."""
+    return math.inf if claim.max_runtime_s is None else claim.max_runtime_s
+
+
+def through_s(held: Held) -> float:
+    """Return when a holding has used up its limit; infinite if it has none."""
+    one = held.holding
+    if one.max_runtime_s is not None:
+        return one.since_s + one.max_runtime_s
+    return math.inf if one.ends_by_s is None else one.ends_by_s

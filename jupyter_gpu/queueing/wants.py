@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from jupyter_gpu.queueing.quotas import Share, Tree
@@ -37,7 +38,6 @@ class Want:
         "pools",
         "product",
         "queue",
-        "together",
     )
 
     def __init__(self, claim: Claim, tree: Tree, pools: tuple[Pool, ...], line: Line) -> None:
@@ -46,11 +46,10 @@ class Want:
         self.node = tree.queues.get(claim.queue, -1)
         self.device = claim.device if claim.gpus else None
         self.product = claim.product
-        self.together = claim.together
         self.line = line
-        self.gpus = claim.gpus * at_once
+        self.gpus = claim.gpus_at_once
         self.pools = pools
-        """Where its devices may come from, those that others need least in front."""
+        """Where its devices may come from, those to take first in front."""
         amounts = {resource: amount * at_once for resource, amount in claim.each.items()}
         self.demand: tuple[tuple[Share, int], ...] = tree.demand(self.node, amounts) if self.node >= 0 else ()
         self.covered = self.node >= 0 and (self.device is None or tree.covers(self.node, self.device))
@@ -65,15 +64,17 @@ class Wants:
 
     def __init__(self, tree: Tree, stocks: Iterable[Stock], claims: Iterable[Claim]) -> None:
         self._tree = tree
-        self._models: dict[str, list[str]] = {}
-        for stock in stocks:
-            models = self._models.setdefault(stock.resource, [])
-            if stock.model not in models:
-                models.append(stock.model)
         asked = {(claim.device, claim.product) for claim in claims if claim.product is not None}
-        for resource, models in self._models.items():
-            products = {product for device, product in asked if device == resource and product is not None}
-            models.sort(key=lambda model, products=products: (wanted(model, products), model))  # type: ignore[misc]
+        capacity: Counter[Pool] = Counter()
+        for stock in stocks:
+            capacity[stock.resource, stock.model] += stock.capacity
+        wanted = {
+            (resource, model): sum(device == resource and fits_product(product, model) for device, product in asked)
+            for resource, model in capacity
+        }
+        self._models: dict[str, list[str]] = {}
+        for resource, model in sorted(capacity, key=lambda pool: (wanted[pool], -capacity[pool], pool)):
+            self._models.setdefault(resource, []).append(model)
         self._known: dict[tuple[object, ...], Want] = {}
         self._near: dict[tuple[object, ...], Want] = {}
         self._pools: dict[tuple[str, str | None], tuple[Pool, ...]] = {}
@@ -95,7 +96,11 @@ class Wants:
         return self._known[key]
 
     def pools(self, device: str | None, product: str | None) -> tuple[Pool, ...]:
-        """Return the pools whose devices will do: those that the fewest products in waiting claims ask for in front."""
+        """Return the pools whose devices will do.
+
+        In front are those that the fewest products in waiting claims ask for; of these the one with the most devices, so that
+        what there is little of is left for those who will ask for it by name.
+        """
         if device is None:
             return ()
         key = (device, product)
@@ -105,7 +110,7 @@ class Wants:
         return self._pools[key]
 
     def models(self, resource: str) -> Sequence[str]:
-        """Return the models there are of a resource."""
+        """Return the models there are of a resource, those to take first in front."""
         return self._models.get(resource, ())
 
     def forget(self) -> None:
@@ -114,11 +119,6 @@ class Wants:
             want.exhausted, want.exhausted_runtime_s = False, None
         for line in self._lines.values():
             line.has_starving, line.oldest_s = False, None
-
-
-def wanted(model: str, products: Iterable[str]) -> int:
-    """Return how many of the products are that model."""
-    return sum(fits_product(product, model) for product in set(products))
 
 
 def held_pools(device: str | None, models: Mapping[str, int], gpus: int, known: Sequence[str]) -> dict[Pool, int]:

@@ -104,14 +104,14 @@ class Words:
 
     def _short(self, want: Want) -> Reason:
         """Of one that does not fit: devices are short, or its quota is."""
+        if not want.covered:
+            words = f"waits for {_asked(want)}: queue {want.queue} has none of them to give any more"
+            facts = {"resource": want.device, "asked": want.gpus, "queue": want.queue, "nominal": 0, "most": 0, "left": 0}
+            return Reason(code="queue.quota", message=words, facts=facts)
         free = self._room.devices(want.pools)
-        short = {
-            share: amount - max(0, self._room.usage.available(share, want.node))
-            for share, amount in want.demand
-            if amount > max(0, self._room.usage.available(share, want.node))
-        }
+        short = self._room.short_of(want)
         of_devices = next((amount for share, amount in short.items() if share.resource == want.device), 0)
-        if want.covered and short and (free >= want.gpus or of_devices > want.gpus - free):
+        if short and (free >= want.gpus or of_devices > want.gpus - free):
             share = next((share for share in short if share.resource == want.device), next(iter(short)))
             return self._quota(want, share)
         return self._busy(want, free)
@@ -164,7 +164,7 @@ def called(one: Claim | Holding) -> str:
 def amount_of(resource: str, amount: int) -> str:
     """Return a number of a resource for people, without its name unless it has a unit."""
     if resource == CPU:
-        return f"{amount / 1000:g} cores"
+        return f"{amount / 1000:g} core" + ("" if amount == 1000 else "s")
     return format_bytes(amount) if resource == MEMORY else str(amount)
 
 

@@ -27,12 +27,14 @@ memory_limits *       how a local place keeps a program to that: auto, scope, wa
 sample_s *            seconds between two samples of what it uses, 5 when absent
 start_timeout_s *     a kernel's: seconds until it must listen, else it ends as ``start.timeout``
 max_runtime_s *       seconds until it is ended as ``end.max_runtime``
+max_runtime_in_all_s *  the limit that this is the rest of, after earlier attempts; told in the reason
 relaunch_within_s *   a kernel's: seconds its device is kept for a relaunch after it died
 orphan_running_after_s *  a kernel's: seconds without a client until it ends as ``end.orphaned``
 folder *              a local place's: the attempt's folder, see below; in a pod absent
 zmq_path *            entries for sys.path where pyzmq is; absent: the interpreter's own site-packages
 after *               command to start, detached, when all is over (a local place's Keeper), and
-after_if *            only if this path exists then (the local place keeps it while something is QUEUED), with
+after_if *            only if this path exists then (the local place keeps it while something is QUEUED), and
+after_unless_locked * not if somebody holds the ``flock`` of this file (there is a Keeper, which sees that we have ended), with
 after_variables *     these variables; absent: PATH, HOME, LANG and where temporary files and sockets go, of the program's own
 ===================== ==========================================================================================
 
@@ -43,7 +45,8 @@ A local place's **attempt folder** (0700, made by the backend) holds:
 - ``replica.json``: the specification (0600).
 - ``state.json``: written by the runner, replaced whole: ``{"pid", "started", "program": {"pid"}}``.
 - ``log``: what the program said, in the CRI log format: ``<RFC 3339 time> stdout|stderr F|P <text>``; reports stand in stdout.
-- ``stop.json``: written by the backend before it sends TERM to the runner: ``{"code", "message", "grace_s"}``, the reason why.
+- ``stop.json``: written by the backend before it sends TERM to the runner: ``{"code", "message", "grace_s"}``, the reason why;
+  and again if one that had to yield is to end for good: it has no more time by that, perhaps less.
 - ``usage.json``: what was used so far, replaced whole at every ``sample`` report and at the end: ``measured_device_s`` (devices
   times seconds in which their use was measured), ``idle_device_s`` (the part of them below 1 % busy), ``cpu_s``,
   ``peak_memory_bytes``.

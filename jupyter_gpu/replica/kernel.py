@@ -35,6 +35,8 @@ _LAST_S = 2.0  # from TERM to KILL of a kernel that had to yield, at most; it is
 class KernelParent(Replica):
     """One kernel process after the other, on the same device and the same ports."""
 
+    looks_after_s = 1.5  # not while somebody waits for the kernel
+
     def __init__(self, spec: dict[str, Any]) -> None:
         super().__init__(spec)
         self._secrets = _read_secrets(spec["secrets"])
@@ -107,8 +109,9 @@ class KernelParent(Replica):
         if self.pid is None:
             self._end()
             return
-        grace_s = self.stopping.get("grace_s", self.spec["grace_s"])
+        grace_s = self.patience_s()
         self._ends_at = time.monotonic() + grace_s
+        self.forget("term")
         if self.stopping["code"] == "end.preempted" or (self.stopping["code"] == "end.terminated" and self._is_used_in_a_pod()):
             self.at("term", grace_s - min(_LAST_S, grace_s / 4), partial(processes.signal_group, self.pid, signal.SIGTERM))
             self.at("grace", grace_s, self.kill)
@@ -199,8 +202,9 @@ class KernelParent(Replica):
         self.listen(self._router.fd, self._hear)
         self._hear()
 
-    def _step(self) -> None:
-        super()._step()
+    def step(self) -> None:
+        """Do what is due, and hear who asks."""
+        super().step()
         if self._router is not None:
             self._hear()  # the descriptor tells edges only, and sending may have consumed one
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import shutil
 import signal
 import socket
@@ -12,50 +11,44 @@ import sys
 import time
 from functools import partial
 
-from . import processes, report
+from . import after, processes, report
+from .loop import Loop
 
 TYPE_CHECKING = False  # typing itself would cost the start of every kernel some milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from _typeshed import FileDescriptorLike
-
     from .memory import Cause
     from .sampling import Sampler
 
 PROTOCOL = 1
-_PLUGIN_VARIABLES = (
-    "NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "HL_VISIBLE_DEVICES_UUID", "HABANA_VISIBLE_DEVICES",
-    "ASCEND_VISIBLE_DEVICES", "CAMBRICON_VISIBLE_DEVICES", "HYGON_VISIBLE_DEVICES", "IX_VISIBLE_DEVICES",
-    "ILUVATAR_COREX_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES", "ENFLAME_VISIBLE_DEVICES", "CXPU_VISIBLE_DEVICES",
-    "BR_PHY_CARDS", "AWS_NEURON_VISIBLE_DEVICES",
-)  # fmt: skip
 _OWN_VARIABLES = ("JUPYTER_GPU_REPLICA", "JUPYTER_GPU_LOCK_FD")
-_KEEPER_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR", "XDG_RUNTIME_DIR", "LD_LIBRARY_PATH")
 _INTERRUPTED_EXIT = 128 + signal.SIGTERM
 _LINGERERS = "/var/lib/systemd/linger"  # without it no account does, and nothing more needs to be loaded to know that
-_LOOKS_AFTER_S = 0.25
+_PREEMPTED = "end.preempted"
 _AGAIN_S = 1.0
 _END_AGAIN_S = 0.2
 _END_WITHIN_S = 5.0
 
 
-class Replica:
-    """One program and what stands beside it, in one loop over descriptors, signals and deadlines."""
+class Replica(Loop):
+    """One program and what stands beside it, in one loop."""
+
+    looks_after_s = 0.25
+    """When to look for the first time at what the program uses."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
+        super().__init__()
         self.spec = spec
         self.folder = spec.get("folder")
         self.log: report.FolderLog | report.ContainerLog = report.FolderLog(self.folder) if self.folder else report.ContainerLog()
-        devices = spec.get("devices")
-        self.devices: list[str] = _devices_of_plugin() if devices is None else devices
+        self.devices: list[str] = _given_devices(spec)
         self.pid: int | None = None
         self.node = socket.gethostname()
         self.stopping: dict[str, Any] | None = None  # the reason, once somebody wants the end
         self.result: dict[str, Any] | None = None  # the end report's fields, once there is one
-        self._deadlines: dict[str, tuple[float, Callable[[], object]]] = {}
-        self._pipes: set[int] = set()  # the near ends of the program's stdout and stderr
+        self._pipes: dict[int, Callable[[], bool]] = {}  # near ends of the program's stdout and stderr, and what reads them
         self.exceeded: Cause | None = None  # what is to be said of a program that was killed for its memory
         self.peak_bytes = 0
         self.began = time.monotonic()
@@ -64,7 +57,6 @@ class Replica:
         self._sampler: Sampler | None = None
         self.killed = False  # whether it was us who sent KILL
         self.oom_kills = (processes.out_of_memory_kills(self.folder),) * 2  # some time ago, and at the last sample
-        self._selector = selectors.DefaultSelector()
         self.run_folder = private_folder(spec["run_folder"])
 
     # ---- what a kind of program does its own way
@@ -77,19 +69,26 @@ class Replica:
         self.finish(*self.told(*report.end_of(status)))
 
     def stop(self) -> None:
-        """Ask the program to end: TERM now, KILL after the grace period."""
+        """Ask the program to end, also for another reason than before: TERM now, KILL after the grace period."""
         assert self.stopping is not None
         if self.pid is None:
             self.finish("end.completed", "it had ended", 0, None, {})
             return
         processes.signal_group(self.pid, signal.SIGTERM)
-        self.at("grace", self.stopping.get("grace_s", self.spec["grace_s"]), self.kill)
+        self.at("grace", self.patience_s(), self.kill)
 
-    # ---- the loop
+    def patience_s(self) -> float:
+        """Return the seconds until the program that must end is killed; a later wish makes them fewer, never more."""
+        assert self.stopping is not None
+        asked: float = self.stopping.get("grace_s", self.spec["grace_s"])
+        left = self.left_s("grace")
+        return asked if left is None else min(asked, max(0.0, left))
+
+    # ---- from its start to its end
 
     def run(self) -> int:
         """Run the program to its end and return the exit code of this process."""
-        self._catch_signals()
+        self.catch_signals()
         processes.become_subreaper()
         if why := self._choose_limit():
             words = "this place limits memory by a scope, which can't be had: %s; memory_limits 'auto' does without" % why
@@ -102,13 +101,13 @@ class Replica:
         else:
             self._announce()
             self.started()
-            self.at("looks", _LOOKS_AFTER_S, self._look)
+            self.at("looks", self.looks_after_s, self._look)
         if limit := self.spec.get("max_runtime_s"):
             self.at("max_runtime", limit, self._out_of_time)
         if self._wish() is not None:
             self._terminate("SIGTERM")
         while self.result is None:
-            self._step()
+            self.step()
         return self._close()
 
     def start(self) -> None:
@@ -138,8 +137,8 @@ class Replica:
                 os.close(descriptor)
         for stream, descriptor in zip(("stdout", "stderr"), readers):
             os.set_blocking(descriptor, False)
-            self._pipes.add(descriptor)
-            self.listen(descriptor, partial(self._output, descriptor, stream))
+            self._pipes[descriptor] = partial(self._output, descriptor, stream)
+            self.listen(descriptor, self._pipes[descriptor])
 
     def command(self) -> list[str]:
         """Return the program and its arguments."""
@@ -158,18 +157,6 @@ class Replica:
         for name, place in self.spec["ports"].items():
             variables["JUPYTER_GPU_PORT_" + name.upper().replace("-", "_")] = str(place)
         return variables
-
-    def listen(self, descriptor: FileDescriptorLike, handle: Callable[[], object]) -> None:
-        """Call ``handle`` whenever the descriptor can be read."""
-        self._selector.register(descriptor, selectors.EVENT_READ, handle)
-
-    def at(self, name: str, seconds: float, act: Callable[[], object]) -> None:
-        """Call ``act`` in so many seconds; a deadline of the same name is replaced."""
-        self._deadlines[name] = (time.monotonic() + seconds, act)
-
-    def forget(self, name: str) -> None:
-        """Drop a deadline."""
-        self._deadlines.pop(name, None)
 
     def kill(self) -> None:
         """End the program at once."""
@@ -204,31 +191,9 @@ class Replica:
             code, message = self.stopping["code"], self.stopping["message"]
         self.result = {"code": code, "message": message, "exit_code": exit_code, "signal": signal_, "facts": dict(facts)}
 
-    def _step(self) -> None:
-        now = time.monotonic()
-        due = min((when for when, _ in self._deadlines.values()), default=None)
-        for key, _ in self._selector.select(None if due is None else max(0.0, due - now)):
-            key.data()
-        now = time.monotonic()
-        for name, (when, act) in list(self._deadlines.items()):
-            if when <= now and self._deadlines.get(name, (None,))[0] == when:
-                del self._deadlines[name]
-                act()
-
-    def _catch_signals(self) -> None:
-        self._wake, write = socket.socketpair()
-        self._wake.setblocking(False)
-        write.setblocking(False)
-        signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-        self._write = write  # kept open
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)  # what came is read from the wake-up descriptor
-        self.listen(self._wake, self._signalled)
-
-    def _signalled(self) -> None:
-        numbers = set(self._wake.recv(4096))
+    def signalled(self, numbers: set[int]) -> None:
+        """Take the signals that have come: first a wish for the end, so that it does not look like the program's own."""
         if signal.SIGTERM in numbers or signal.SIGHUP in numbers:
-            # before the rest: an end that somebody wished must not look like the program's own
             self._terminate("SIGTERM" if signal.SIGTERM in numbers else "SIGHUP")
         if signal.SIGCHLD in numbers:
             self._children_ended()
@@ -240,9 +205,15 @@ class Replica:
                 self.ended(status)
 
     def _terminate(self, by: str) -> None:
-        if self.stopping or self.result:
+        if self.result:
             return
-        self.stopping = self._wish() or {"code": "end.terminated", "message": "it was told to end from outside, by %s" % by}
+        wish = self._wish()
+        if not self.stopping:
+            self.stopping = wish or {"code": "end.terminated", "message": "it was told to end from outside, by %s" % by}
+        elif self.stopping["code"] == _PREEMPTED and wish and wish["code"] != _PREEMPTED:
+            self.stopping = wish  # who had to yield, and would be tried again or saved, is to end for good
+        else:
+            return
         self.stop()
 
     def _wish(self) -> dict[str, Any] | None:
@@ -251,17 +222,18 @@ class Replica:
             return None
         try:
             with open(os.path.join(self.folder, "stop.json")) as file:
-                wish: dict[str, Any] = json.load(file)
-                return wish
-        except OSError:
+                wish = json.load(file)
+        except (OSError, ValueError):  # programs of this account might write there too
             return None
+        return wish if isinstance(wish, dict) and "code" in wish and "message" in wish else None
 
     def _out_of_time(self) -> None:
         if self.stopping or self.result:
             return
         self.stopping = {
             "code": "end.max_runtime",
-            "message": "it ran longer than its limit of %g s" % self.spec["max_runtime_s"],
+            "message": "it ran longer than its limit of %g s"
+            % (self.spec.get("max_runtime_in_all_s") or self.spec["max_runtime_s"]),
         }
         self.stop()
 
@@ -292,22 +264,22 @@ class Replica:
         assert isinstance(self.log, report.FolderLog)
         self.log.feed(stream, data)
         if not data:
-            self._selector.unregister(descriptor)
-            self._pipes.discard(descriptor)
+            self.ignore(descriptor)
+            del self._pipes[descriptor]
             os.close(descriptor)
         return bool(data)
 
     def _close(self) -> int:
         processes.end_descendants(self.spec["id"])  # also closes the far ends of our pipes
-        for descriptor in list(self._pipes):
-            while self._selector.get_key(descriptor).data():
+        for read in list(self._pipes.values()):
+            while read():
                 pass
         assert self.result is not None
         self._add_up(self.result["facts"])
         self.log.report(report.frame("end", **self.result))
         shutil.rmtree(self.run_folder, ignore_errors=True)
         self._tell_the_end()
-        self._start_what_comes_after()
+        after.start(self.spec)
         if self.result["code"] == "end.completed":
             return 0
         return int(self.result["exit_code"] or _INTERRUPTED_EXIT)
@@ -360,23 +332,6 @@ class Replica:
                     return
                 time.sleep(_END_AGAIN_S)
 
-    def _start_what_comes_after(self) -> None:
-        after, condition = self.spec.get("after"), self.spec.get("after_if")
-        if not after or (condition and not os.path.exists(condition)) or os.fork():
-            return
-        try:
-            os.setsid()
-            os.close(int(os.environ["JUPYTER_GPU_LOCK_FD"]))
-            os.execvpe(after[0], after, self._after_variables())
-        finally:
-            os._exit(_INTERRUPTED_EXIT)  # nothing that follows is this process' to do
-
-    def _after_variables(self) -> dict[str, str]:
-        variables: dict[str, str] | None = self.spec.get("after_variables")
-        if variables is not None:
-            return variables
-        return {name: self.spec["variables"][name] for name in _KEEPER_VARIABLES if name in self.spec["variables"]}
-
 
 def private_folder(path: str) -> str:
     """Make a folder that only this account can enter, and return its path; below ``path`` where that is open to others."""
@@ -387,12 +342,13 @@ def private_folder(path: str) -> str:
     return path
 
 
-def _devices_of_plugin() -> list[str]:
-    for name in _PLUGIN_VARIABLES:
-        value = os.environ.get(name, "")
-        if value and value not in ("all", "none", "void"):
-            return value.split(",")
-    return []
+def _given_devices(spec: dict[str, Any]) -> list[str]:
+    devices: list[str] | None = spec.get("devices")
+    if devices is None:
+        from . import plugin
+
+        devices = plugin.devices()
+    return devices
 
 
 def main() -> None:

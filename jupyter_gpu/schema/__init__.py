@@ -5,10 +5,10 @@ From these classes come validation of REST, YAML and configuration, JSON Schema 
 
 from jupyter_gpu.schema.accelerators import AcceleratorKind, fits_product, kind_of
 from jupyter_gpu.schema.base import ByteSize, GiB, KiB, MiB, Schema, format_bytes, parse_bytes
-from jupyter_gpu.schema.demand import Amounts, Claim, Holding, Stock, amounts, units
+from jupyter_gpu.schema.demand import Amounts, Claim, Holding, Stock, amounts, longest_s, units
 from jupyter_gpu.schema.forecast import Basis, Forecast, InTheWay
 from jupyter_gpu.schema.kernel import KernelOptions
-from jupyter_gpu.schema.logs import FRAME, LogLine, Stream
+from jupyter_gpu.schema.logs import FRAME, LogLine, Stream, report_in
 from jupyter_gpu.schema.place import Device, Missing, Node, Place, QueueStatus
 from jupyter_gpu.schema.profile import Bounds, Profile
 from jupyter_gpu.schema.queues import (
@@ -105,7 +105,9 @@ __all__ = [
     "fits_product",
     "format_bytes",
     "kind_of",
+    "longest_s",
     "parse_bytes",
+    "report_in",
     "units",
     "unknown_resources",
 ]

@@ -31,6 +31,18 @@ def units(resource: str, amount: float) -> int:
     return round(amount * 1000) if resource == CPU else math.floor(amount)
 
 
+def longest_s(left_s: float | None, start_timeout_s: float, grace_s: float, retries: int) -> float | None:
+    """Return how long a Workload may hold what it gets: to start, to run and to end, in this try and those that may follow.
+
+    Args:
+        left_s: what it has left of its limit over all tries; None is no limit.
+        start_timeout_s: what each try may take to start.
+        grace_s: what each try may take to end.
+        retries: how many tries may follow.
+    """
+    return None if left_s is None else left_s + (1 + retries) * (start_timeout_s + grace_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What a Workload that is not all started wants."""
@@ -54,7 +66,13 @@ class Claim:
     since_s: float = 0.0
     """Since when it has waited."""
     max_runtime_s: float | None = None
-    """What it has left of its limit."""
+    """What it has left of its limit, over all tries."""
+    start_timeout_s: float = 300.0
+    """How long each try may take to start; its limit does not count that."""
+    grace_s: float = 10.0
+    """How long each try may take to end once it is told; its limit does not count that either."""
+    retries: int = 0
+    """How often it may still be tried again after it failed by itself."""
     called: bool = False
     """Whether others were told to yield to it (its Reason is `queue.preempting`): then it goes first in its queue."""
     name: str = ""
@@ -64,6 +82,16 @@ class Claim:
     def gpus(self) -> int:
         """Devices of one replica."""
         return self.each[self.device] if self.device else 0
+
+    @property
+    def gpus_at_once(self) -> int:
+        """Devices of all that starts together: of a gang all its replicas, else one."""
+        return self.gpus * (self.replicas if self.together else 1)
+
+    @property
+    def stays_s(self) -> float | None:
+        """How long it has what it gets at the most, over all tries; None if nothing limits it."""
+        return longest_s(self.max_runtime_s, self.start_timeout_s, self.grace_s, self.retries)
 
     @classmethod
     def of(cls, spec: WorkloadSpec, sequence: int, since_s: float = 0.0) -> Claim:
@@ -82,6 +110,9 @@ class Claim:
             at_once=None if together else spec.max_parallel,
             since_s=since_s,
             max_runtime_s=spec.max_runtime_s,
+            start_timeout_s=spec.start_timeout_s,
+            grace_s=spec.grace_s,
+            retries=0 if spec.kind is Kind.KERNEL else spec.retries,
             name=spec.name,
             owner=spec.owner,
         )
@@ -105,8 +136,10 @@ class Holding:
     """The one replica that is meant; None: all of them, which end together."""
     since_s: float = 0.0
     """When it was admitted."""
+    max_runtime_s: float | None = None
+    """What it had left of its limit when it was admitted."""
     ends_by_s: float | None = None
-    """When it will have ended at the latest, by its limits; None if nothing limits it."""
+    """When it will have ended for good at the latest, by its limits and with all its retries; None if nothing limits it."""
     preemptible: bool = True
     grace_s: float | None = None
     """How long it may take to end once it is told; None if that is not known."""

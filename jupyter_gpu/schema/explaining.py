@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from reprlib import Repr
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -14,6 +15,10 @@ from jupyter_gpu.errors import InvalidRequestError
 
 _MOST = 5
 _LONGEST = 80
+_REPR = Repr()
+"""For what may hold itself, or one thing thousands of times, as the aliases of YAML allow."""
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _LONGEST
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 2 * _LONGEST
 
 _WORDS = {
     "missing": "is missing",
@@ -32,6 +37,7 @@ _WORDS = {
     "string_too_short": "must not be empty",
     "string_too_long": "must have at most {max_length} characters",
     "too_short": "must not be empty",
+    "too_long": "must have at most {max_length} characters",
     "dict_type": "must be a mapping of names to values",
     "mapping_type": "must be a mapping of names to values",
     "model_type": "must be a mapping of names to values",
@@ -98,7 +104,7 @@ def _explained(detail: dict[str, Any], root: str, schema: Any, given: Any) -> st
 
 
 def _short(value: Any) -> str:
-    shown = "nothing" if value is None else repr(value)
+    shown = "nothing" if value is None else _REPR.repr(value) if isinstance(value, list | dict | tuple) else repr(value)
     return shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "..."
 
 

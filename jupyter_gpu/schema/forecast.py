@@ -35,7 +35,10 @@ class Forecast(Schema):
     starts_now: bool
     basis: Basis = Field(description="exact: it follows from what the place knows; estimate: another scheduler decides.")
     message: str = Field(description="The answer in a sentence or two.")
-    reason: Reason | None = Field(None, description="Why it would wait, as its QUEUED phase would say; None if it starts now.")
+    reason: Reason | None = Field(
+        None,
+        description="Why it would wait, as its QUEUED phase would say; None if it starts now, never does, or that can't be told.",
+    )
     never: bool = Field(False, description="Whether waiting can't help: it is more than may ever be had.")
     position: int | None = Field(
         None, ge=1, description="Its place in its queue, 1 is next; None if it starts now or that is unknown."
@@ -48,5 +51,6 @@ class Forecast(Schema):
         None, description="When it starts at the latest, by the limits of all before it; None if they set none."
     )
     smaller_gpus: int | None = Field(
-        None, description="The most devices per replica with which it would start now; None if no size would."
+        None,
+        description="The most devices per replica with which it would start now, nobody yielding to it; None if no size would.",
     )

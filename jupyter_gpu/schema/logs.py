@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Any
 
@@ -29,3 +30,14 @@ class LogLine(Schema):
     stream: Stream
     text: str = ""
     report: dict[str, Any] | None = Field(None, description="The object a report line holds; has a 'report' key with its type.")
+
+
+def report_in(text: str) -> dict[str, Any] | None:
+    """Return the report that a line of stdout is; None if it is plain text."""
+    if not text.startswith(FRAME):
+        return None
+    try:
+        report = json.loads(text.removeprefix(FRAME))
+    except ValueError:
+        return None
+    return report if isinstance(report, dict) else None

@@ -64,6 +64,7 @@ class Place(Schema):
     address: str = Field("", description="State folder, or API server and namespace.")
     engines: tuple[str, ...] = Field((), description="What runs Workloads there: process, Job, JobSet...")
     capacity: dict[str, int] = Field(default_factory=dict, description="Devices in all, by resource name.")
+    may_grow: bool = Field(False, description="Whether there may be more than ``capacity``: nodes are hidden, or may be added.")
     free: dict[str, int] | None = Field(None, description="Devices that nobody holds; None when it can't be told.")
     devices: tuple[Device, ...] = Field((), description="Each device, where the place names them.")
     nodes: tuple[Node, ...] = ()

@@ -17,6 +17,8 @@ from jupyter_gpu.schema.base import Schema, Word, parse_bytes
 
 CPU, MEMORY = "cpu", "memory"
 DEFAULT_QUEUE = "default"
+_DEEPEST = 32
+"""Cohorts within cohorts: more than any institution has, and less than what would be slow."""
 
 
 def _quantity(value: Any) -> Any:
@@ -103,7 +105,7 @@ class CohortSpec(Schema):
     """Queues that lend to each other; cohorts may be members of a larger one."""
 
     name: Word = Field(min_length=1, max_length=253)
-    parent: Word | None = Field(None, description="The cohort that it is a member of.")
+    parent: Word | None = Field(None, min_length=1, max_length=253, description="The cohort that it is a member of.")
     quotas: dict[str, Quota] = Field(default_factory=dict, description="What all members share beside their own, by resource.")
 
 
@@ -111,7 +113,7 @@ class QueueSpec(Schema):
     """A department's share."""
 
     name: Word = Field(min_length=1, max_length=253)
-    cohort: Word | None = Field(None, description="Whom it lends to and borrows from.")
+    cohort: Word | None = Field(None, min_length=1, max_length=253, description="Whom it lends to and borrows from.")
     quotas: dict[str, Quota] = Field(
         default_factory=dict, description="By resource: nvidia.com/gpu..., cpu, memory. Devices that are not named can't be had."
     )
@@ -133,6 +135,9 @@ class QueueSet(Schema):
         """Read ``{queues: {vision: {...}}}`` like ``{queues: [{name: vision, ...}]}``."""
         if not isinstance(value, Mapping):
             return value
+        for part in ("queues", "cohorts"):
+            if part in value and not isinstance(value[part], Mapping | list | tuple):
+                raise ValueError(f"{part} must be a mapping of names to what is set of each (`{part}: {{}}` is none)")
         named = {
             part: [_named(name, one) for name, one in value[part].items()]
             for part in ("queues", "cohorts")
@@ -151,20 +156,25 @@ class QueueSet(Schema):
                     raise ValueError(
                         f"queue {queue.name!r}, {resource}: borrowing_limit and lending_limit say nothing without a cohort"
                     )
-        for cohort in self.cohorts:
-            self._refuse_cycle(cohort)
+        for what, those in (("queue", self.queues), ("cohort", self.cohorts)):
+            for one in those:
+                _refuse_parts_of_devices(f"{what} {one.name!r}", one.quotas)
+        self._refuse_cycle()
         return self
 
-    def _refuse_cycle(self, start: CohortSpec) -> None:
+    def _refuse_cycle(self) -> None:
         parents = {one.name: one.parent for one in self.cohorts}
-        path, here = [start.name], start.parent
-        while here is not None:
-            path.append(here)
-            if here == start.name:
-                raise ValueError(f"the cohorts {' > '.join(path)} form a cycle; take the parent from one of them")
-            if here in path[:-1]:
-                return  # the cycle is among its ancestors, and found from there
-            here = parents.get(here)
+        for start in parents:
+            path: list[str] = []
+            here: str | None = start
+            while here is not None:
+                if here in path:
+                    cycle = " > ".join([*path[path.index(here) :], here])
+                    raise ValueError(f"the cohorts {cycle} form a cycle; take the parent from one of them")
+                path.append(here)
+                if len(path) > _DEEPEST:
+                    raise ValueError(f"cohort {start!r} has more than {_DEEPEST - 1} others above it; put it nearer to the top")
+                here = parents.get(here)
 
     def queue(self, name: str) -> QueueSpec | None:
         """Return a queue by its name; None if there is none."""
@@ -185,6 +195,13 @@ def _named(name: Any, one: Any) -> Any:
     if one.get("name", name) != name:
         raise ValueError(f"{name!r} has another name within: {one['name']!r}; write it once")
     return {"name": name, **one}
+
+
+def _refuse_parts_of_devices(whose: str, quotas: Mapping[str, Quota]) -> None:
+    for resource, quota in quotas.items():
+        for name, amount in quota:
+            if resource not in (CPU, MEMORY) and amount is not None and amount != int(amount):
+                raise ValueError(f"{whose}, {resource}: {name} must be a whole number of devices, and is {amount:g}")
 
 
 def unknown_resources(queues: QueueSet, known: Iterable[str]) -> list[tuple[str, str]]:

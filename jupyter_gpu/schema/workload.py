@@ -70,11 +70,6 @@ class Port(Schema):
     number: int = Field(ge=1, le=65535, description="TCP port in a pod; on a local place a mere label.")
     loopback: bool = Field(False, description="In a pod it listens on 127.0.0.1 only, and is reached by port-forward.")
 
-    @property
-    def variable(self) -> str:
-        """The environment variable that tells the program this port."""
-        return "JUPYTER_GPU_PORT_" + self.name.upper().replace("-", "_")
-
 
 class Environment(Schema):
     """Where a program runs: the same object for a kernel and for what it submits."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 
@@ -35,7 +35,14 @@ class Workloads:
             NotFoundError: nothing fits.
             InvalidRequestError: more than one fits; the message lists them.
         """
+        return self._meant(text, await self._snapshot())
+
+    async def find_all(self, texts: Sequence[str]) -> list[Workload]:
+        """Return the one Workload that each text means, in one look at the place; see `find`."""
         everything = await self._snapshot()
+        return [self._meant(text, everything) for text in texts]
+
+    def _meant(self, text: str, everything: Sequence[Workload]) -> Workload:
         for fits in (
             [w for w in everything if w.spec.id == text],
             [w for w in everything if len(text) >= 4 and w.spec.id.startswith(text)],
@@ -52,6 +59,12 @@ class Workloads:
     async def cancel(self, id: str, *, reason: Reason | None = None) -> None:
         """Ask for the end of a Workload, by its id."""
         await self._backend.cancel(id, reason=reason)
+
+    async def cancel_all(self, workloads: Sequence[Workload]) -> None:
+        """Ask for the end of several Workloads, of those that wait first, so that none starts in the place of another."""
+        for workload in sorted(workloads, key=lambda one: one.status.phase is not Phase.QUEUED):
+            if not workload.status.phase.is_final:
+                await self.cancel(workload.spec.id)
 
     async def set_priority(self, id: str, priority: int) -> None:
         """Give a Workload another priority, by its id; see `Backend.reprioritise`."""

@@ -25,15 +25,14 @@ def cancel(asking: Asking, ids: tuple[str, ...], wait: bool) -> Answer:
     """
     gpu = asking.gpu
     with asking.busy("cancelling"):
-        found = {workload.spec.id: workload for workload in map(gpu.get, ids)}
-        for id, workload in found.items():
-            if not workload.status.phase.is_final:
-                gpu.cancel(id)
+        meant = gpu.connection.call(lambda services: services.workloads.find_all(ids)).result()
+        found = {workload.spec.id: workload for workload in meant}
+        gpu.connection.call(lambda services: services.workloads.cancel_all(list(found.values()))).result()
     if wait:
         with asking.busy("waiting for the end"):
             now = {id: _ended(gpu, workload) for id, workload in found.items()}
     else:
-        now = {id: _present(gpu, workload) for id, workload in found.items()}
+        now = found | {workload.spec.id: workload for workload in gpu.list(ended=True) if workload.spec.id in found}
     data = [
         {"id": id, "name": was.spec.name, "was": was.status.phase.value, "phase": now[id].status.phase.value}
         for id, was in found.items()

@@ -19,8 +19,8 @@ import jupyter_gpu
 from jupyter_gpu.config import CONFIG_NAME, Site
 from jupyter_gpu.connection import Gpu, connect
 from jupyter_gpu.errors import JupyterGpuError
-from jupyter_gpu.schema import Environment, Kind, LocalSettings, MiB, Place, Profile, WorkloadSpec, format_bytes
-from jupyter_gpu.services.kernels import kernel_ports
+from jupyter_gpu.schema import LocalSettings, MiB, Place, Profile, format_bytes
+from jupyter_gpu.services.kernel_requests import kernel_request
 from jupyter_gpu.verbs.kernelspecs import PROVISIONER, found_kernelspecs
 from jupyter_gpu.verbs.status import missing_text
 from jupyter_gpu.verbs.words import counts
@@ -172,19 +172,8 @@ def _of_profile(name: str, profile: Profile, gpu: Gpu) -> Finding:
     """Ask the place whether it would take a kernel of a profile; nothing is written for that."""
     local = isinstance(gpu.connection.settings, LocalSettings)
     python = profile.environment.interpreter or (sys.executable if local else "python3")
-    spec = WorkloadSpec(
-        id="jupyter-gpu-check",
-        name="check",
-        kind=Kind.KERNEL,
-        profile=name,
-        queue=profile.queue,
-        priority=profile.priority,
-        resources=profile.resources,
-        environment=Environment(**profile.environment.model_dump()),
-        command=profile.argv or (python, "-m", "ipykernel_launcher", "-f", "{connection_file}"),
-        ports=kernel_ports(),
-        secrets=("key",),
-    )
+    command = profile.argv or (python, "-m", "ipykernel_launcher", "-f", "{connection_file}")
+    spec = kernel_request(name, profile, id="jupyter-gpu-check", name="check", command=command, secrets=("key",))
     try:
         gpu.connection.call(lambda services: services.backend.submit(spec, secrets={"key": "none"}, dry_run=True)).result()
     except JupyterGpuError as error:

@@ -11,9 +11,7 @@ from rich.text import Text
 from jupyter_gpu.schema import Kind, Phase, Selector, Workload
 from jupyter_gpu.verbs.answer import Answer
 from jupyter_gpu.verbs.asking import Asking, verb
-from jupyter_gpu.verbs.words import NOTHING, age, devices_of, phase_text, plain, short_ids, size, table, why
-
-_LONGEST_NAME = 40
+from jupyter_gpu.verbs.words import NOTHING, age, devices_of, phase_text, plain, short_ids, short_name, size, table, why
 
 
 @verb("list")
@@ -48,10 +46,9 @@ def _table(workloads: list[Workload]) -> Table:
         phase = phase_text(status.phase)
         if status.phase is Phase.QUEUED and status.position:
             phase.append(f" #{status.position}")
-        name = plain(spec.name)
         rows.add_row(
             short[spec.id],
-            name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…",
+            short_name(spec.name),
             spec.kind.value,
             phase,
             plain(spec.queue),

@@ -46,7 +46,7 @@ def _json(text: str, name: str) -> Any:
 
     try:
         return json.loads(text, object_pairs_hook=once)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
         try:
             return _yaml(text, name)  # which may begin with a brace too
         except InvalidRequestError:

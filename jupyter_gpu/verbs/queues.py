@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jupyter_gpu.errors import InvalidRequestError
-from jupyter_gpu.schema import Place, QueueSet, QueueStatus
+from jupyter_gpu.schema import CPU, MEMORY, Place, QueueSet, QueueStatus
 from jupyter_gpu.services.queues import Change, Difference, lent
 from jupyter_gpu.verbs import queue_file
 from jupyter_gpu.verbs.answer import Answer
@@ -58,12 +58,14 @@ def apply(asking: Asking, file: str, dry_run: bool) -> Answer:
     wanted = queue_file.read(_text(file), "stdin" if file == "-" else file)
     with asking.busy("setting the queues"):
         changes = asking.gpu.apply_queues(wanted, dry_run=dry_run)
+        notes = list(_notes(asking, wanted))
     data = {
         "place": asking.gpu.connection.name,
         "dry_run": dry_run,
         "changes": [one.model_dump(mode="json") for one in changes],
+        "notes": notes,
     }
-    return Answer(data, Group(*_told(changes, dry_run)))
+    return Answer(data, Group(*_told(changes, dry_run), *(Text(f"note: {note}", style="yellow") for note in notes)))
 
 
 for _command in (show, apply):
@@ -154,6 +156,22 @@ def _tree(place: Place) -> Iterator[tuple[int, str | QueueStatus]]:
 
 
 # ---- what changed
+
+
+def _notes(asking: Asking, wanted: QueueSet) -> Iterator[str]:
+    """Yield what a set of queues allows and its author may not have meant."""
+    if not wanted.queues:
+        return
+    name, names = asking.gpu.connection.name, {queue.name for queue in wanted.queues}
+    for profile, content in asking.site.profiles.items():
+        if asking.site.place(content.place)[0] == name and content.queue not in names:
+            yield f"kernels of profile {profile!r} will be refused: its queue is {content.queue!r}, which is not among these"
+    shares: Counter[str] = Counter()
+    for quotas in (*(queue.quotas for queue in wanted.queues), *(cohort.quotas for cohort in wanted.cohorts)):
+        shares.update({resource: int(quota.nominal) for resource, quota in quotas.items() if resource not in (CPU, MEMORY)})
+    for resource, count in asking.gpu.place().capacity.items():
+        if shares[resource] > count:
+            yield f"the shares add up to {shares[resource]} {resource}, and {name} has {count}: not all can have theirs at once"
 
 
 def _told(changes: Iterable[Difference], dry_run: bool) -> Iterator[RenderableType]:

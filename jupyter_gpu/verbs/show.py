@@ -75,7 +75,7 @@ def _story(told: Sequence[Told]) -> Table:
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(no_wrap=True)
     rows.add_column(overflow="fold")
-    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(style="dim", no_wrap=True, min_width=1)  # rich folds the one before an empty column where it need not
     attempt = 1
     for one in told:
         if one.attempt != attempt:

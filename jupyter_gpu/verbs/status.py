@@ -12,7 +12,7 @@ from rich.text import Text
 from jupyter_gpu.schema import Device, Missing, Phase, Place, QueueStatus, Workload, format_bytes
 from jupyter_gpu.verbs.answer import Answer
 from jupyter_gpu.verbs.asking import Asking, verb
-from jupyter_gpu.verbs.words import NOTHING, age, counts, phase_text, plain, share, short_ids, size, table, why
+from jupyter_gpu.verbs.words import NOTHING, age, counts, phase_text, plain, share, short_ids, short_name, size, table, why
 
 _SHORT_UUID = 12  # GPU-5ae1b2c3: enough to find it in the table
 
@@ -117,4 +117,4 @@ def _named(id: str, workloads: Mapping[str, Workload], short: Mapping[str, str])
     workload, shown = workloads.get(id), short.get(id, plain(id))
     if workload is None or workload.spec.name == id:
         return Text(shown)
-    return Text.assemble(plain(workload.spec.name), (f" ({shown})", "dim"))
+    return Text.assemble(short_name(workload.spec.name), (f" ({shown})", "dim"))

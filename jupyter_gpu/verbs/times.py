@@ -36,8 +36,10 @@ def since(text: str) -> datetime:
         else:
             time = datetime.fromisoformat(text)
             time = time.astimezone() if _DATE.fullmatch(text) else time
+        if time.tzinfo is not None:
+            time.astimezone(UTC), time.astimezone()  # whoever compares or shows it needs both
     except (ValueError, OverflowError):
-        pass
+        time = None
     if time is None or time.tzinfo is None:
         raise click.BadParameter(
             f"{text!r} is no time; write 10m, 1h30m, a date like 2030-01-31, or with its zone 2030-01-31T12:00:00Z"

@@ -32,7 +32,20 @@ from jupyter_gpu.verbs.answer import Answer
 from jupyter_gpu.verbs.asking import Asking, verb
 from jupyter_gpu.verbs.priority import HIGHEST, LOWEST
 from jupyter_gpu.verbs.times import duration
-from jupyter_gpu.verbs.words import NOTHING, age, amounts, facts, paragraph, phase_text, plain, size, span, table
+from jupyter_gpu.verbs.words import (
+    NOTHING,
+    age,
+    amounts,
+    facts,
+    paragraph,
+    phase_text,
+    plain,
+    short_ids,
+    short_name,
+    size,
+    span,
+    table,
+)
 
 _SHOWN = 5
 
@@ -55,7 +68,7 @@ def why(asking: Asking, /, id: str | None, **wish: Any) -> Answer:
 
     A WORKLOAD is an id, the start of one, or a name. Without it the options say what is asked for, and nothing is created.
     """
-    given = {name: value for name, value in wish.items() if value not in (None, False)}
+    given = {name: value for name, value in wish.items() if value is not None and value is not False}  # 0 is something
     if id is not None:
         if given:
             option = next(iter(given)).replace("_", "-")
@@ -80,6 +93,8 @@ def _spec(asking: Asking, profile: str | None = None, **given: Any) -> WorkloadS
     fields |= {"start": Start.AS_THEY_FIT if as_they_fit else Start.TOGETHER, "replicas": given.pop("replicas", 1)}
     fields |= {"max_runtime_s": runtime.total_seconds() if isinstance(runtime, timedelta) else None}
     if profile is not None:
+        if as_they_fit or fields["replicas"] > 1:
+            raise InvalidRequestError("a profile's kernel is one program: leave --replicas and --as-they-fit out, or the profile")
         found = asking.site.profile(profile)
         asking.place = asking.place or found.place
         fields |= {"kind": Kind.KERNEL, "profile": profile, "environment": found.environment}
@@ -185,15 +200,16 @@ def _figures(forecast: Forecast) -> Iterator[tuple[str, str]]:
     if forecast.within_s is not None and not forecast.starts_now:
         by = "when those that yield are gone" if forecast.preempts else "by the limits of those in front of it"
         yield "at the latest", f"in {span(forecast.within_s)}, {by}"
-    elif not forecast.starts_now and not forecast.never:
+    elif forecast.reason is not None:
         yield "at the latest", "can't be told: not all in front of it have a limit (max_runtime_s)"
 
 
 def _those(those: Sequence[InTheWay]) -> RenderableType:
+    short = short_ids(one.id for one in those)
     rows = table("WORKLOAD", "OWNER", "QUEUE", "PRIORITY", "HOLDS", "STAYS AT MOST")
     for one in those[:_SHOWN]:
         rows.add_row(
-            plain(one.name) if one.name == one.id else f"{plain(one.name)} ({plain(one.id)})",
+            short[one.id] if one.name == one.id else f"{short_name(one.name)} ({short[one.id]})",
             plain(one.owner) or NOTHING,
             plain(one.queue),
             str(one.priority),

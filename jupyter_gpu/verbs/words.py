@@ -23,6 +23,7 @@ _PHASE_STYLES = {
     Phase.CANCELLED: "dim",
 }
 _SHORT_ID = 8
+_LONGEST_NAME = 40
 
 
 def table(*headers: str) -> Table:
@@ -36,6 +37,12 @@ def table(*headers: str) -> Table:
 def plain(text: str) -> str:
     """Return a name as it may be shown: in one line, and with nothing that a terminal would obey."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def short_name(text: str) -> str:
+    """Return a name as it may be shown in a table: as `plain`, and cut where it would push the rest aside."""
+    name = plain(text)
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
 def paragraph(text: str) -> str:

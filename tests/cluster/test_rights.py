@@ -44,6 +44,7 @@ async def test_the_user_role_is_enough_for_everything(accounts: Accounts) -> Non
         assert place.identity == f"system:serviceaccount:{settings.namespace}:ana"
         assert {missing.what for missing in place.missing} == {"nodes", "namespace"}
         assert {missing.right for missing in place.missing} == {"list nodes", "get namespaces"}
+        assert place.may_grow  # there may be devices that it can't see
         ports = (Port(name="http", number=8080),)
         await backend.submit(a_kernel("k-1"), secrets=KEYS)
         assert await backend.connection("k-1") == KEYS

@@ -70,6 +70,40 @@ async def test_a_command_that_is_no_script_runs_until_it_is_ended(place: MemoryB
     assert await phase_of(place, "w-1") is Phase.RUNNING
 
 
+async def test_a_stream_of_short_work_does_not_keep_a_large_one_waiting_for_ever(place: MemoryBackend) -> None:
+    """Each may take time beside its limit, to start and to end; that is no room for others to overtake in."""
+    short = {"gpus": 1, "command": program(seconds=8), "max_runtime_s": 10}
+    await place.submit(a_workload("w-0", **short))
+    place.advance(5)
+    await place.submit(a_workload("large", gpus=2, max_runtime_s=60))
+    for number in range(1, 200):
+        await place.submit(a_workload(f"w-{number}", **short))
+        place.advance(5)
+    events = await place.story("large")
+    begun = next(event.time for event in events if event.phase is Phase.STARTING)
+    assert (begun - events[0].time).total_seconds() <= 600 + 10  # starve_after_s, and what runs then
+
+
+async def test_when_one_has_ended_for_good_counts_the_retries_it_has_left(place: MemoryBackend) -> None:
+    limits = {"max_runtime_s": 100, "start_timeout_s": 30, "grace_s": 5}
+    await place.submit(a_workload("w-1", retries=2, command=program(seconds=50, exit_code=1), **limits))
+    assert [one.ends_by_s for one in (await place.describe()).holdings] == [100 + 3 * 35]
+    place.advance(1)
+    assert [one.ends_by_s for one in (await place.describe()).holdings] == [1 + 100 + 5 + 2 * 35]
+    place.advance(50)  # it fails, and starts again with what it has left
+    assert [one.ends_by_s for one in (await place.describe()).holdings] == [51 + 50 + 2 * 35]
+
+
+async def test_a_copy_goes_on_by_itself(place: MemoryBackend) -> None:
+    await place.submit(a_workload("w-1", gpus=2, command=program(("hello",), seconds=5)))
+    await place.submit(a_workload("w-2", gpus=2))
+    other = place.copy()
+    assert await other.describe() == await place.describe()
+    other.advance(100)
+    assert (await phase_of(other, "w-1"), texts(await log_of(other, "w-1"))) == (Phase.SUCCEEDED, ["hello"])
+    assert await phase_of(place, "w-1") is Phase.STARTING
+
+
 async def test_a_start_that_takes_too_long_is_ended() -> None:
     place = MemoryBackend(start_s=120)
     await place.submit(a_workload("w-1", gpus=2, start_timeout_s=60))

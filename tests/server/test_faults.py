@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,11 +15,12 @@ from jupyter_client.manager import AsyncKernelManager
 
 import jupyter_gpu
 from jupyter_gpu.backends.base import Backend
-from jupyter_gpu.errors import BackendUnavailableError, ConflictError, InvalidRequestError, WorkloadFailedError
+from jupyter_gpu.errors import BackendUnavailableError, ConflictError, InvalidRequestError, NotFoundError, WorkloadFailedError
 from jupyter_gpu.schema import LocalSettings, Phase
-from jupyter_gpu.services.kernels import Kernels, kernel_ports
+from jupyter_gpu.services.kernel_requests import kernel_ports
+from jupyter_gpu.services.kernels import Kernels
+from tests.builders import DEADLINE_S, a_workload, finished, phase_of, reached, running, shown, status_of, until
 from tests.builders import a_kernel as a_kernel_spec
-from tests.builders import a_workload, finished, phase_of, running, shown, status_of
 from tests.server.conftest import ASite, a_kernel
 
 KEYS = {"key": "0123456789abcdef"}
@@ -168,3 +170,37 @@ async def test_a_restart_leaves_our_marks_as_they_are(site: ASite) -> None:
         )
         await kernel.ready()
         assert await kernel.run(look) == marked
+
+
+async def test_a_kernel_whose_place_was_removed_is_lost(
+    local_backend: Backend, second_local_backend: Backend, local_settings: LocalSettings
+) -> None:
+    await local_backend.submit(a_workload("w-1", gpus=2))
+    kernels = Kernels(local_backend)
+
+    async def launch() -> None:
+        with pytest.raises(WorkloadFailedError, match="knows nothing of it any more"):
+            await kernels.launch(a_real_kernel(gpus=1), secrets=KEYS)
+
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(launch)
+            await reached(second_local_backend, "k-1", Phase.QUEUED)
+            await until(second_local_backend, lambda _: any(kernel.workload for kernel in kernels._kernels))
+            assert local_settings.state_folder
+            shutil.rmtree(local_settings.state_folder)
+    assert await shown(local_backend) == {}
+
+
+async def test_a_kernel_that_was_let_go_is_not_started_again_and_opens_nothing(
+    local_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = await Kernels(local_backend).launch(a_real_kernel(), secrets=KEYS)
+    await kernel.aclose()
+    opened = []
+    monkeypatch.setattr(local_backend, "open_port", lambda *_, **options: opened.append(options["port"]))
+    with pytest.raises(NotFoundError):
+        await kernel.spawn(command=list(IPYKERNEL), variables={})
+    assert not opened
+    await local_backend.cancel("k-1", grace_s=0)
+    await finished(local_backend, "k-1")

@@ -13,7 +13,8 @@ import pytest
 from jupyter_gpu.backends.base import Backend
 from jupyter_gpu.errors import WorkloadFailedError
 from jupyter_gpu.schema import MiB, Resources
-from jupyter_gpu.services.kernels import Kernels, kernel_ports
+from jupyter_gpu.services.kernel_requests import kernel_ports
+from jupyter_gpu.services.kernels import Kernels
 from tests.builders import DEADLINE_S, finished, log_of, reports
 from tests.builders import a_kernel as a_kernel_spec
 from tests.server.conftest import ASite, a_kernel

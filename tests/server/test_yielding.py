@@ -20,7 +20,8 @@ from anyio.abc import Process
 
 from jupyter_gpu.backends.base import Backend, UnixAddress
 from jupyter_gpu.schema import Phase, Reason
-from jupyter_gpu.services.kernels import CHANNELS, Kernels, kernel_ports
+from jupyter_gpu.services.kernel_requests import CHANNELS, kernel_ports
+from jupyter_gpu.services.kernels import Kernels
 from jupyter_gpu.services.parent_channel import ParentChannel
 from tests.builders import DEADLINE_S, MARKER, finished
 from tests.builders import a_kernel as a_kernel_spec
@@ -62,6 +63,18 @@ async def test_a_kernel_that_is_cancelled_ends_at_once(local_backend: Backend) -
     kernel = await Kernels(local_backend).launch(spec, secrets=KEYS)
     await local_backend.cancel(spec.id)
     assert (await finished(local_backend, spec.id)).phase is Phase.CANCELLED
+    await kernel.aclose()
+
+
+async def test_a_kernel_that_must_yield_ends_at_once_when_it_is_cancelled(local_backend: Backend) -> None:
+    spec = a_kernel_spec(command=IPYKERNEL, ports=kernel_ports(), secrets=("key",), grace_s=1000.0)
+    kernel = await Kernels(local_backend).launch(spec, secrets=KEYS)
+    await local_backend.cancel(spec.id, reason=Reason(code="end.preempted", message="it must yield"))
+    await until(lambda: kernel.state.get("stopping"))
+    assert kernel.exit_code is None
+    await local_backend.cancel(spec.id)
+    status = await finished(local_backend, spec.id)
+    assert (status.phase, status.reason and status.reason.code) == (Phase.CANCELLED, "end.cancelled")
     await kernel.aclose()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +30,8 @@ SCENARIOS: dict[str, Callable[[int], Outcome]] = {
     "waiters": waiters,
 }
 
+_TERMINATED = 128 + signal.SIGTERM
+
 
 def main() -> int:
     """Run what was asked for, and return the exit code."""
@@ -37,6 +40,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="how often all scenarios run, with seed, seed + 1...")
     parser.add_argument("--only", action="append", choices=list(SCENARIOS), help="this scenario; may be given more than once")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that what runs is ended, and what is mounted unmounted
     seed = random.SystemRandom().randrange(1_000_000) if asked.seed is None else asked.seed
     outcomes: list[Outcome] = []
     console = Console(width=130)

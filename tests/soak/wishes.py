@@ -6,7 +6,7 @@ import random
 import sys
 
 from jupyter_gpu.schema import Environment, Kind, Resources, WorkloadSpec
-from jupyter_gpu.services.kernels import kernel_ports
+from jupyter_gpu.services.kernel_requests import kernel_ports
 from tests.soak.place import MOST
 
 KEYS = {"key": "5f0c1b0e7d3a4c6f9b8a7d6e5c4b3a29"}

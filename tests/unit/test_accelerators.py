@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu.replica import run
+from jupyter_gpu.replica import plugin
 from jupyter_gpu.schema import Accelerator, AcceleratorKind, fits_product, kind_of
 from jupyter_gpu.schema.accelerators import KINDS
 
@@ -39,7 +39,7 @@ def test_a_name_of_no_known_vendor_is_no_known_kind() -> None:
 
 
 def test_a_replica_reads_what_device_plugins_set() -> None:
-    assert set(run._PLUGIN_VARIABLES) == {variable for kind in KINDS for variable in kind.plugin_variables}
+    assert set(plugin.VARIABLES) == {variable for kind in KINDS for variable in kind.plugin_variables}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.vendor)

@@ -88,6 +88,18 @@ def test_names_reach_the_terminal_without_anything_it_would_obey(home: Home) -> 
     assert "\x1b" not in out
 
 
+def test_an_error_reaches_the_terminal_without_anything_it_would_obey(home: Home) -> None:
+    home.gpu().apply_queues({"queues": {"a\x1b[31mb": {}}})
+    result = home.cli("why", "--gpus", "1")
+    assert result.exit_code == 2 and "there are: a�[31mb" in result.err and "\x1b" not in result.err
+
+
+def test_a_long_name_is_cut_where_there_is_a_table(home: Home) -> None:
+    home.submit(a_workload("w-1", gpus=2, name="n" * 900))
+    for verb in ("list", "status"):
+        assert "n" * 39 + "…" in home.cli(verb).out and "n" * 41 not in home.cli(verb).out
+
+
 def test_show_tells_the_story_of_a_workload(home: Home) -> None:
     home.submit(a_workload("w-1", gpus=1, name="job", command=program(exit_code=3)))
     _ended(home, "w-1")
@@ -100,6 +112,12 @@ def test_show_tells_the_story_of_a_workload(home: Home) -> None:
     assert [one["event"] for one in data["story"]][-1] == "failed"
     assert {"time", "attempt", "event", "code", "message", "lasted_s"} == set(data["story"][0])
     assert data["workload"]["status"]["phase"] == "failed"
+
+
+def test_a_story_is_not_folded_where_no_screen_is(home: Home) -> None:
+    home.submit(a_workload("w-1", gpus=2))
+    home.submit(a_workload("w-2", gpus=2))
+    assert re.search(r"queued +waits for 2 nvidia.com/gpu: 0 of 2 free$", home.cli("show", "w-2").out, re.MULTILINE)
 
 
 def test_show_tells_of_every_attempt(home: Home) -> None:
@@ -182,6 +200,14 @@ def test_cancel_says_what_became_of_each(home: Home) -> None:
     assert first.startswith("w-2 cancelled") and first.endswith("(was queued, number 1 in line)")
     assert second.startswith("w-1 cancelled") and second.endswith("(was running)")
     assert "w-1 had ended before: cancelled" in home.cli("cancel", "w-1").out
+
+
+def test_of_several_that_are_cancelled_none_starts_in_the_place_of_another(home: Home) -> None:
+    for id in ("w-1", "w-2", "w-3"):
+        home.submit(a_workload(id, gpus=2))
+    assert home.cli("cancel", "w-1", "w-2", "w-3", "--wait").exit_code == 0
+    for id in ("w-2", "w-3"):
+        assert "starting" not in [one["event"] for one in home.cli("show", id, "--json").data["story"]]
 
 
 def test_cancel_without_wait_tells_how_long_it_may_take(home: Home) -> None:

@@ -91,7 +91,7 @@ def test_apply_says_what_was_added_changed_removed_and_kept(virtual: VirtualPlac
     assert "removed queue speech" in lines and any(line.startswith("added queue robots") for line in lines)
     assert "set: 1 added, 1 removed, 1 changed" in lines
     third = virtual.apply(_TWO.replace("nominal: 2", "nominal: 1", 1).replace("speech", "robots"))
-    assert "kept queue vision" in " ".join(third.out.split()) and third.out.endswith("nothing changed\n")
+    assert "kept queue vision" in " ".join(third.out.split()) and "\nnothing changed\n" in third.out
 
 
 def test_apply_as_json_is_a_list_of_changes(virtual: VirtualPlace, tmp_path: Path) -> None:
@@ -113,6 +113,14 @@ def test_a_dry_run_says_the_same_and_changes_nothing(virtual: VirtualPlace, tmp_
     assert _names(virtual) == {"default"}
 
 
+def test_what_may_not_be_meant_is_noted(virtual: VirtualPlace) -> None:
+    result = virtual.apply("queues: {vision: {quotas: {nvidia.com/gpu: {nominal: 5}}}}")
+    assert result.exit_code == 0
+    assert "note: kernels of profile 'gpu' will be refused: its queue is 'default', which is not among these" in result.out
+    assert "note: the shares add up to 5 nvidia.com/gpu, and local has 4: not all can have theirs at once" in result.out
+    assert "note:" not in virtual.apply("queues: {default: {quotas: {nvidia.com/gpu: {nominal: 4}}}}").out
+
+
 def test_a_file_may_come_in_on_stdin(virtual: VirtualPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(_TWO))
     assert virtual.cli("queues", "apply", "-").exit_code == 0
@@ -128,7 +136,7 @@ def test_an_empty_set_leads_back_to_one_queue(virtual: VirtualPlace) -> None:
 def test_the_example_can_be_read() -> None:
     path = Path(__file__).parents[2] / "examples" / "queues.yaml"
     queues = queue_file.read(path.read_text(), path.name)
-    assert [queue.name for queue in queues.queues] == ["vision", "speech", "night"]
+    assert [queue.name for queue in queues.queues] == ["vision", "speech", "default"]
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,19 @@ _BAD = (
         "a cycle of cohorts",
         "queues: {v: {cohort: a}}\ncohorts: {a: {parent: b}, b: {parent: c}, c: {parent: a}}",
         ("the cohorts a > b > c > a form a cycle", "take the parent from one"),
+    ),
+    Bad("no queues after the colon", "queues:", ("queues must be a mapping of names", "`queues: {}`")),
+    Bad("a number of thousands of digits", '{"queues": {}, "starve_after_s": ' + "9" * 5000 + "}", ("is no JSON", "digits")),
+    Bad("a cohort without a name", "queues: {v: {cohort: ''}}", ("queues.v.cohort: must not be empty",)),
+    Bad(
+        "a part of a device",
+        "queues: {v: {quotas: {nvidia.com/gpu: {nominal: 0.5}}}}",
+        ("queue 'v', nvidia.com/gpu: nominal must be a whole number of devices, and is 0.5",),
+    ),
+    Bad(
+        "cohorts without an end",
+        "queues: {v: }\ncohorts: {" + ", ".join(f"c{n}: {{parent: c{n + 1}}}" for n in range(40)) + "}",
+        ("cohort 'c0' has more than 31 others above it",),
     ),
     Bad("a cohort in itself", "queues: {v: }\ncohorts: {a: {parent: a}}", ("a > a form a cycle",)),
     Bad(

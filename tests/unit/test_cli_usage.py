@@ -54,6 +54,12 @@ def test_a_period_in_which_nothing_was_used_is_said_so(used: VirtualPlace) -> No
     assert "nothing was used in local since 2999-01-01" in used.cli("usage", "--since", "2999-01-01").out
 
 
+@pytest.mark.parametrize("since", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "0001-01-01", "tomorrow", ""])
+def test_a_time_that_no_calendar_has_is_refused(used: VirtualPlace, since: str) -> None:
+    result = used.cli("usage", "--since", since)
+    assert result.exit_code == 2 and f"{since!r} is no time; write 10m" in result.err
+
+
 def test_python_asks_the_same(used: VirtualPlace) -> None:
     with used.home.gpu() as gpu:
         assert [one.name for one in gpu.usage()] == ["day", "night"]

@@ -37,6 +37,12 @@ def test_what_would_wait_is_told_after_whom_for_how_long_and_with_what_size_not(
     assert 0 < forecast["within_s"] <= 3600 + 1800
 
 
+def test_whoever_is_in_the_way_is_named_by_the_start_of_its_id(virtual: VirtualPlace) -> None:
+    id = "2e45a8f6-ce44-49cb-9a82-442b574bf15b"
+    virtual.submit(a_workload(id, gpus=4, name="gpu"))
+    assert "gpu (2e45a8f6)  " in virtual.cli("why", "--gpus", "1").out
+
+
 def test_where_nobody_has_a_limit_no_time_is_told(virtual: VirtualPlace) -> None:
     virtual.submit(a_workload("w-1", gpus=4))
     assert "can't be told" in virtual.cli("why", "--gpus", "1").out
@@ -55,6 +61,12 @@ def test_all_of_a_wish_is_heard(virtual: VirtualPlace) -> None:
     assert spec["max_runtime_s"] == 5400 and spec["resources"]["cpus"] == 0.5 and spec["resources"]["memory_bytes"] == 2**31
 
 
+def test_nothing_is_something_to_ask_for_too(virtual: VirtualPlace) -> None:
+    virtual.home.configure(profiles={"big": {"resources": {"gpus": 1}, "priority": 7}})
+    assert virtual.cli("why", "--gpus", "0", "--json").data["spec"]["resources"]["gpus"] == 0
+    assert virtual.cli("why", "--profile", "big", "--priority", "0", "--json").data["spec"]["priority"] == 0
+
+
 def test_a_profile_is_asked_about_as_the_kernel_it_would_be(virtual: VirtualPlace) -> None:
     virtual.home.configure(profiles={"big": {"resources": {"gpus": 2, "cpus": 3}, "priority": 7, "bounds": {"max_gpus": 4}}})
     spec = virtual.cli("why", "--profile", "big", "--gpus", "3", "--json").data["spec"]
@@ -69,6 +81,10 @@ def test_a_profile_is_asked_about_as_the_kernel_it_would_be(virtual: VirtualPlac
     [
         ((), 2, "a WORKLOAD, or a size like --gpus 2, or a --profile"),
         (("w-1", "--gpus", "2"), 2, "--gpus is for something that is not there yet"),
+        (("w-1", "--priority", "0"), 2, "--priority is for something that is not there yet"),
+        (("--profile", "gpu", "--replicas", "2"), 2, "kernel is one program"),
+        (("--profile", "gpu", "--as-they-fit"), 2, "kernel is one program"),
+        (("--product", "x" * 64), 2, "product: must have at most 63 characters"),
         (("nobody",), 3, "no workload 'nobody'"),
         (("--gpus", "-1"), 2, "-1 is not in the range"),
         (("--gpus", "1", "--queue", "moon"), 2, "no queue 'moon'; there are: default"),

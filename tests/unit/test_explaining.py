@@ -40,7 +40,7 @@ def _said(schema: Any, value: Any, root: str = "") -> str:
         (Site, {"places": {"a b": {"backend": "local", "emulated_gpus": -1}}}, "places['a b'].emulated_gpus: must be at least 0"),
         (QueueSet, {"queues": [{"name": "v"}, {"name": "w", "cohort": 3}]}, "queues.w.cohort: must be text (given: 3)"),
         (QueueSet, {"queues": {"v": {"cohort": 3}}}, "queues.v.cohort: must be text (given: 3)"),
-        (QueueSet, {"queues": None}, "queues: must be a list (given: nothing)"),
+        (QueueSet, {"queues": None}, "queues must be a mapping of names to what is set of each"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_place_and_what_it_should_be(schema: Any, value: Any, says: str) -> None:
@@ -58,6 +58,13 @@ def test_without_a_schema_the_place_is_named_all_the_same() -> None:
 def test_many_mistakes_are_counted_and_long_values_cut() -> None:
     said = _said(QueueSet, {"queues": {f"q{number}": {"cohort": [number] * 100} for number in range(8)}})
     assert said.endswith("; and 3 more") and "..." in said and len(said) < 1000
+
+
+def test_what_is_large_by_holding_one_thing_many_times_is_cut_before_it_is_written_out() -> None:
+    bomb: list[Any] = ["x"] * 10
+    for _ in range(60):  # the aliases of YAML do this in some lines
+        bomb = [bomb] * 10
+    assert "must be a mapping of names to values (given: [[[" in _said(QueueSet, {"queues": {"v": bomb}})
 
 
 def test_every_word_of_ours_is_for_an_error_that_pydantic_has() -> None:

@@ -96,11 +96,18 @@ def test_without_a_quota_nothing_is_shared_out() -> None:
 
 def test_what_others_hold_of_the_quota_is_told_as_one() -> None:
     quotas = [quota({"requests.nvidia.com/gpu": "4"}, {"requests.nvidia.com/gpu": "3"})]
-    mine = list(demand.holdings_of(attempt(running(), gpus=1), {}))
+    mine = list(demand.asked_by([attempt(running(), gpus=1)]))
     others = demand.held_by_others(quotas, mine, 5.0)
     assert others
     assert (others.holds, others.device, others.preemptible) == ({GPU: 2}, GPU, False)
     assert demand.held_by_others([quota({"requests.nvidia.com/gpu": "4"}, {"requests.nvidia.com/gpu": "1"})], mine, 5.0) is None
+
+
+def test_what_has_no_node_yet_counts_as_ours() -> None:
+    """A ResourceQuota counts a pod from when it is made."""
+    quotas = [quota({"requests.nvidia.com/gpu": "4"}, {"requests.nvidia.com/gpu": "3"})]
+    mine = demand.asked_by([attempt(running(), gpus=1), attempt(pod(node=None), gpus=2), attempt(terminated(0), gpus=4)])
+    assert demand.held_by_others(quotas, mine, 5.0) is None
 
 
 def test_where_nodes_cannot_be_read_the_quota_tells_what_there_is() -> None:

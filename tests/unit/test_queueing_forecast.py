@@ -57,6 +57,20 @@ def test_when_it_starts_at_the_latest_follows_from_the_limits_of_all_before_it()
     assert forecast(asked(4), a_place(a_state([a_claim("w1", 4)], holders, [gpus(4, 0)]))).within_s is None
 
 
+def test_what_those_in_front_may_take_to_start_to_end_and_to_try_again_is_counted() -> None:
+    holders = [a_holding("h9", 4, ends_by_s=100)]
+    slow = a_claim("w1", 4, max_runtime_s=50, start_timeout_s=1000, grace_s=60, retries=2)
+    assert forecast(asked(4), a_place(a_state([slow], holders, [gpus(4, 0)]))).within_s == 100 + 50 + 3 * 1060
+
+
+def test_a_smaller_size_to_which_somebody_must_yield_is_not_told() -> None:
+    of = queues(a_queue("vision", 4, **LOWER))
+    sweep = asked(2, "vision", priority=1, replicas=2, start=Start.AS_THEY_FIT)
+    told = forecast(sweep, a_place(a_state([], [a_holding("h9", 3, "vision")], of=of)))
+    assert [one.id for one in told.preempts] == ["h9"]
+    assert told.smaller_gpus is None  # with 1 its second replica would have h9 yield
+
+
 def test_who_would_have_to_yield_is_named() -> None:
     of = queues(a_queue("vision", 4, **LOWER))
     told = forecast(asked(4, "vision", priority=1), a_place(a_state([], [a_holding("h9", 4, "vision", grace_s=5)], of=of)))
@@ -92,6 +106,33 @@ def test_where_another_scheduler_decides_it_is_an_estimate_from_quotas_and_devic
     assert told.reason
     assert told.reason.code == "queue.quota"
     assert forecast(asked(1, "unread"), place).starts_now
+
+
+def an_opaque_place(**fields: Any) -> Place:
+    """Return one of which nodes are hidden, or may be added."""
+    return a_place(a_state(stocks=[]), **{"decides": False, "may_grow": True, "capacity": {}, **fields})
+
+
+def test_where_nothing_is_seen_it_cannot_be_told() -> None:
+    cores = QueueSet(queues=(a_queue("default", 0).model_copy(update={"quotas": {"cpu": Quota(nominal=8)}}),))
+    for place in (an_opaque_place(), an_opaque_place(queue_set=cores)):
+        told = forecast(asked(2), place)
+        assert (told.starts_now, told.never, told.basis, told.reason) == (False, False, Basis.ESTIMATE, None)
+        assert told.message == "it can't be told: here shows no nvidia.com/gpu, and may have more"
+
+
+def test_where_nodes_may_be_added_more_than_there_is_may_still_come() -> None:
+    place = an_opaque_place(capacity={GPU: 4}, stocks=(gpus(4),))
+    told = forecast(asked(8), place)
+    assert (told.never, told.smaller_gpus) == (False, 4)
+    assert told.message == "it can't be told: here shows 4 nvidia.com/gpu, and may have more; gpus=4 starts now"
+    assert forecast(asked(4), place).starts_now
+
+
+def test_what_a_quota_never_allows_is_told_also_where_nothing_else_is_seen() -> None:
+    told = forecast(asked(9), an_opaque_place(queue_set=QueueSet(queues=(a_queue("default", 8),)), stocks=(gpus(8, model=""),)))
+    assert told.never
+    assert told.message.startswith("queue default can never give 9 nvidia.com/gpu: it has 8")
 
 
 @pytest.mark.parametrize(

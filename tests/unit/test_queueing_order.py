@@ -103,6 +103,16 @@ def test_a_stream_of_small_work_does_not_keep_a_large_one_waiting() -> None:
         assert starts == ({"w0": 1} if step == 4 else {})
 
 
+def test_short_work_that_may_be_slow_to_end_does_not_overtake_for_ever() -> None:
+    """Each ends some time after its limit at the latest; the next must not be let in for that."""
+    large = a_claim("w0", 2, sequence=0, max_runtime_s=100)
+    running = a_holding("h1", 1, since_s=598, max_runtime_s=5, ends_by_s=913)
+    for now_s in (600, 602, 604):
+        state = a_state([large, a_claim("w1", 1, max_runtime_s=5)], [running], [gpus(2, 1)], now_s=now_s)
+        assert decide(state).starts == {}
+    assert decide(replace(state, claims=[large, a_claim("w1", 1, max_runtime_s=5)], now_s=598)).starts == {"w1": 1}
+
+
 def test_a_gang_starts_with_all_its_replicas_or_none() -> None:
     gang = a_claim("w1", 2, replicas=2)
     assert decide(a_state([gang], stocks=[gpus(4, 3)])).starts == {}
@@ -130,6 +140,12 @@ def test_devices_that_others_ask_for_by_name_are_taken_last() -> None:
     assert decision.models == {"w1": {"NVIDIA V100": 1}, "w2": {"NVIDIA H100": 1}}
 
 
+def test_of_devices_that_nobody_asks_for_by_name_those_are_taken_of_which_there_are_most() -> None:
+    stocks = [gpus(2, model="NVIDIA A100"), gpus(6, 1, model="NVIDIA T4")]
+    assert decide(a_state([a_claim("w1", 2)], stocks=stocks)).models == {"w1": {"NVIDIA T4": 1, "NVIDIA A100": 1}}
+    assert decide(a_state([a_claim("w1", 1)], stocks=stocks)).models == {"w1": {"NVIDIA T4": 1}}
+
+
 def test_kinds_of_devices_do_not_wait_for_each_other() -> None:
     claims = [a_claim("w1", 2), a_claim("w2", 1, device=MIG)]
     decision = decide(a_state(claims, stocks=[gpus(2, 0), gpus(1, model="", resource=MIG)], now_s=600))
@@ -141,7 +157,7 @@ def test_cores_count_only_where_a_quota_of_them_is_set() -> None:
     claims = [a_claim("w1", 1, "free", cpu=64_000), a_claim("w2", 1, "bound", cpu=1000), a_claim("w3", 1, "bound", cpu=500)]
     decision = decide(a_state(claims, of=queues(free, bound)))
     assert decision.starts == {"w1": 1, "w2": 1}
-    assert decision.reasons["w3"].message == "waits for 0.5 cores: queue bound holds 1 cores of its 1 cores"
+    assert decision.reasons["w3"].message == "waits for 0.5 cores: queue bound holds 1 core of its 1 core"
 
 
 def test_a_quota_that_is_used_up_is_told_with_its_numbers() -> None:
@@ -153,6 +169,13 @@ def test_a_quota_that_is_used_up_is_told_with_its_numbers() -> None:
     assert reason.facts == {
         "resource": GPU, "asked": 1, "queue": "vision", "used": 2, "nominal": 1, "most": 2, "left": 0,
     }  # fmt: skip
+
+
+def test_devices_that_a_queue_has_no_quota_of_any_more_are_told() -> None:
+    of = queues(a_queue("vision", 1).model_copy(update={"quotas": {}}))
+    reason = decide(a_state([a_claim("w1", 1, "vision")], of=of, stocks=[gpus(4)])).reasons["w1"]
+    assert (reason.code, reason.facts["most"]) == ("queue.quota", 0)
+    assert reason.message == "waits for 1 nvidia.com/gpu: queue vision has none of them to give any more"
 
 
 def test_a_queue_that_is_gone_is_told() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -129,7 +130,48 @@ def test_what_comes_after_gets_its_own_variables(tmp_path: Path, given: dict[str
     assert {name: said[name] for name in said if name != "LC_CTYPE"} == expected  # which Python adds where there is no locale
 
 
+def test_nothing_comes_after_where_somebody_has_its_lock(tmp_path: Path) -> None:
+    lock, first, second = (tmp_path / name for name in ("keeper.lock", "first", "second"))
+
+    def making(path: Path) -> dict[str, object]:
+        return {"after": [sys.executable, "-S", "-E", "-c", f"open({str(path)!r}, 'w')"], "after_unless_locked": str(lock)}
+
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        run(tmp_path, "", **making(first))
+    run(tmp_path, "", **making(second))
+    until(second.exists)
+    assert not first.exists()
+
+
 def test_a_run_that_is_over_leaves_nothing_but_its_story(tmp_path: Path) -> None:
     runner = run(tmp_path, "print('hello')")
     assert {path.name for path in runner.folder.iterdir()} == {"log", "state.json", "usage.json", "end.json"}
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_wish_that_can_not_be_read_is_an_end_from_outside(tmp_path: Path, content: str) -> None:
+    runner = start(tmp_path, "import time; time.sleep(600)")
+    until((runner.folder / "state.json").exists)
+    (runner.folder / "stop.json").write_text(content)
+    runner.process.terminate()
+    runner.ended()
+    assert runner.content("end.json")["code"] == "end.terminated"
+
+
+def test_who_had_to_yield_and_must_end_for_good_is_told_again_and_has_no_more_time_by_that(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    code = (
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: open({str(told)!r}, 'a').write('TERM '))\n"
+        "print('up', flush=True)\ntime.sleep(600)\ntime.sleep(600)\ntime.sleep(600)"
+    )
+    runner = start(tmp_path, code)
+    until(lambda: "up" in runner.said)
+    runner.tell_to_stop("end.preempted", 600)
+    until(told.exists)
+    runner.tell_to_stop("end.cancelled", 0.2)
+    runner.ended()
+    end = runner.content("end.json")
+    assert (end["code"], end["signal"], told.read_text()) == ("end.cancelled", "SIGKILL", "TERM TERM ")

@@ -49,7 +49,7 @@ def test_what_was_used_is_added_up(tmp_path: Path) -> None:
     runner = run(tmp_path, BUSY)
     usage = runner.content("usage.json")
     assert set(usage) == {"measured_device_s", "idle_device_s", "cpu_s", "peak_memory_bytes"}
-    assert usage["cpu_s"] >= 0.5
+    assert usage["cpu_s"] >= 0.48  # it ran 0.5 s, and the system counts hundredths
     assert usage["peak_memory_bytes"] == runner.content("end.json")["facts"]["peak_memory_bytes"] > 40 * MIB
     assert usage["measured_device_s"] == 0
 

@@ -175,10 +175,6 @@ def test_a_port_has_a_name_that_a_cluster_takes(name: str) -> None:
         Port(name=name, number=80)
 
 
-def test_a_port_has_a_variable_for_its_program() -> None:
-    assert Port(name="my-http", number=80).variable == "JUPYTER_GPU_PORT_MY_HTTP"
-
-
 @pytest.mark.parametrize(
     ("resource", "variable"),
     [

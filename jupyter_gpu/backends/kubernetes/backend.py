@@ -99,6 +99,7 @@ class KubernetesBackend(Backend):
             address=f"{parts.client.host}, namespace {parts.client.namespace}",
             engines=("Job",),
             capacity=discovery.capacity,
+            may_grow=discovery.sizes is None,
             free=None if taken is None else standing.free,
             nodes=discovery.nodes,
             queues=standing.queues(),

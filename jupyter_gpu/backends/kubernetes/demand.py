@@ -20,6 +20,7 @@ from jupyter_gpu.schema import (
     CPU,
     DEFAULT_QUEUE,
     MEMORY,
+    Amounts,
     Claim,
     Holding,
     Phase,
@@ -80,6 +81,7 @@ def holdings_of(attempt: Attempt, nodes: Mapping[str, Thing]) -> Iterator[Holdin
             device=device,
             rank=None if spec.start is Start.TOGETHER else rank_of(group[0]),
             since_s=since.timestamp(),
+            max_runtime_s=spec.max_runtime_s,
             ends_by_s=_ends_by_s(attempt, status, since),
             preemptible=False,
             leaving=attempt.wish is not None,
@@ -159,12 +161,26 @@ def queue_set_of(quotas: Iterable[Thing], capacity: Mapping[str, int]) -> QueueS
     return QueueSet(queues=(QueueSpec(name=DEFAULT_QUEUE, quotas=shares),))
 
 
-def held_by_others(quotas: Iterable[Thing], mine: Iterable[Holding], now_s: float) -> Holding | None:
-    """Return what pods that are not ours hold of the namespace's quota; None if there is nothing, or nothing is known."""
+def asked_by(attempts: Iterable[Attempt]) -> Iterator[Amounts]:
+    """Yield what each pod of these attempts asks for: those without a node count against a ResourceQuota as well."""
+    for attempt in attempts:
+        for pod in attempt.pods:
+            if not has_ended(pod):
+                yield amounts(attempt.spec.resources)
+
+
+def held_by_others(quotas: Iterable[Thing], ours: Iterable[Amounts], now_s: float) -> Holding | None:
+    """Return what pods that are not ours hold of the namespace's quota; None if there is nothing, or nothing is known.
+
+    Args:
+        quotas: the ResourceQuotas of the namespace.
+        ours: what each of our pods asks for.
+        now_s: now, in seconds since 1970.
+    """
     _, used = _tightest(quotas)
     held = Counter({resource: units(resource, amount) for resource, amount in used.items()})
-    for holding in mine:
-        held.subtract({resource: amount for resource, amount in holding.holds.items() if resource in held})
+    for asked in ours:
+        held.subtract({resource: amount for resource, amount in asked.items() if resource in held})
     rest = {resource: amount for resource, amount in held.items() if amount > 0}
     if not rest:
         return None
@@ -223,7 +239,7 @@ class Standing:
         nodes, quotas = discovery.node_documents, discovery.quotas
         claims = [claim for attempt in attempts if (claim := claim_of(attempt))]
         holdings = [holding for attempt in attempts for holding in holdings_of(attempt, nodes or {})]
-        others = held_by_others(quotas, holdings, now_s)
+        others = held_by_others(quotas, asked_by(attempts), now_s)
         seen = taken_by(attempts) if taken is None else taken
         return cls(
             claims=tuple(sorted(claims, key=lambda claim: (-claim.priority, claim.sequence))),

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
 from jupyter_gpu.backends.kubernetes.attempts import time_of
 from jupyter_gpu.backends.kubernetes.objects import Objects
 from jupyter_gpu.errors import BackendError, InvalidRequestError, NotFoundError
-from jupyter_gpu.schema import FRAME, LogLine, Stream
+from jupyter_gpu.schema import FRAME, LogLine, Stream, report_in
 
 if TYPE_CHECKING:
     from jupyter_gpu.backends.kubernetes.client import Client
@@ -94,7 +93,7 @@ class PodLog:
         return pod["status"].get("phase") in ("Succeeded", "Failed")
 
     def _line(self, time: datetime, text: str) -> LogLine:
-        report = _report_in(text)
+        report = report_in(text)
         stream = Stream.REPORT if report else Stream.STDOUT
         return LogLine(
             time=time, replica=self._replica, attempt=self._attempt, stream=stream, text="" if report else text, report=report
@@ -165,14 +164,4 @@ def _split(line: bytes, stamp: str) -> tuple[str, str]:
 def _parts(text: str) -> Sequence[str]:
     """Return a line as it is, or in two if a report begins in its middle, behind half a line that a program printed."""
     at = text.find(FRAME, 1)
-    return (text[:at], text[at:]) if at > 0 and _report_in(text[at:]) else (text,)
-
-
-def _report_in(text: str) -> dict[str, Any] | None:
-    if not text.startswith(FRAME):
-        return None
-    try:
-        report = json.loads(text.removeprefix(FRAME))
-    except ValueError:
-        return None
-    return report if isinstance(report, dict) else None
+    return (text[:at], text[at:]) if at > 0 and report_in(text[at:]) else (text,)

@@ -27,12 +27,11 @@ _MEASURED = ("measured_device_s", "idle_device_s", "cpu_s", "peak_memory_bytes")
 def usage(site: Site, since: datetime | None, moment: Moment) -> tuple[Usage, ...]:
     """Return what attempts used that held something after ``since``, the running ones up to now, oldest first."""
     after = since.timestamp() if since else 0.0
-    over = [
-        _shown(columns)
-        for columns in site.store.rows(f"SELECT {_COLUMNS} FROM usage WHERE ended >= ? ORDER BY admitted", (after,))
-    ]
-    here = [_so_far(site, row, moment) for row in rows.active(site.store)]
-    return tuple(sorted((*over, *here), key=lambda one: one.started))
+    with site.store.snapshot():  # what ends meanwhile is in one of them
+        over = site.store.rows(f"SELECT {_COLUMNS} FROM usage WHERE ended >= ?", (after,))
+        active = rows.active(site.store)
+    found = [*map(_shown, over), *(_so_far(site, row, moment) for row in active)]
+    return tuple(sorted(found, key=lambda one: one.started))
 
 
 def note(connection: sqlite3.Connection, row: Row, folder: AttemptFolder, phase: Phase, ended: float, held_s: float) -> None:

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 
-from jupyter_gpu.backends.local import choosing, locks, rows, settling, sharing, starting, waiting
+from jupyter_gpu.backends.local import choosing, locks, rows, settling, sharing, starting, waiting, writing
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.devices import Devices
 from jupyter_gpu.backends.local.holdings import held_devices, holdings, stocks
@@ -90,7 +90,7 @@ def _note_reasons(connection: sqlite3.Connection, queued: Sequence[Waiting], rea
         if (reason := reasons.get(one.claim.id)) is None:
             continue
         if (text := written.get(id(reason))) is None:
-            text = written[id(reason)] = rows.json_of(reason)
+            text = written[id(reason)] = writing.json_of(reason)
         if text != one.reason:
             news.append((text, reason.code == _CALLED, one.claim.id))
     if news:
@@ -109,7 +109,7 @@ def _end_orphans(site: Site, connection: sqlite3.Connection, moment: Moment) -> 
             due.append(unheld + one.orphan_after_s)
         elif row := rows.find(site.store, one.id):
             words = f"nobody was its client for {one.orphan_after_s:g} s"
-            rows.end(connection, row, Reason(code="end.orphaned", message=words), moment)
+            writing.end(connection, row, Reason(code="end.orphaned", message=words), moment)
             orphans.add(one.id)
     return due, orphans
 

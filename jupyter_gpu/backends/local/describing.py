@@ -13,7 +13,7 @@ from jupyter_gpu.backends.local.holdings import held_devices
 from jupyter_gpu.backends.local.site import Site
 from jupyter_gpu.backends.local.waiting import Line
 from jupyter_gpu.queueing import queue_statuses
-from jupyter_gpu.queueing.rounds import effective
+from jupyter_gpu.queueing.quotas import effective
 from jupyter_gpu.schema import Node, Place
 
 

@@ -41,8 +41,9 @@ def hold(site: Site, id: str) -> None:
         words = json.dumps(
             {"pid": os.getpid(), "host": platform.node(), "since": _now(), "what": Path(sys.argv[0]).name or "python"}
         )
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, words.encode(), 0)
+        with suppress(OSError):  # a full disk: then nobody is told who it is
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, words.encode(), 0)
         _held[os.getpid(), lock] = [descriptor, 1]
     _note(site, id, held=True)
 

@@ -9,7 +9,7 @@ from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.devices import Devices
 from jupyter_gpu.backends.local.rows import Row
 from jupyter_gpu.backends.local.waiting import amounts_of
-from jupyter_gpu.schema import Holding, Kind, Stock
+from jupyter_gpu.schema import Holding, Kind, Stock, longest_s
 
 
 def holdings(active: Iterable[Row], found: Devices, moment: Moment) -> list[Holding]:
@@ -42,6 +42,7 @@ def _holding(row: Row, models: Mapping[str, str], moment: Moment) -> Holding:
         models=Counter(models[id] for id in row.device_ids if id in models),
         device=row.resource if row.gpus else None,
         since_s=(row.admitted_boot_s or 0.0) if row.boot_id == moment.boot_id else 0.0,
+        max_runtime_s=row.left_s,
         ends_by_s=_ends_by_s(row) if row.boot_id == moment.boot_id else moment.boot_s,
         grace_s=row.grace_s,
         preemptible=bool(row.preemptible),
@@ -56,6 +57,10 @@ def _ends_by_s(row: Row) -> float | None:
     """Return when (boot clock) it will have ended at the latest; None if nothing says so."""
     if row.kill_boot_s is not None:
         return row.kill_boot_s
-    if row.left_s is None or row.admitted_boot_s is None:
+    retries = 0 if row.stop is not None or row.kind == Kind.KERNEL else max(0, row.retries - row.failures)
+    stays_s = longest_s(row.left_s, row.start_timeout_s, row.grace_s, retries)
+    if stays_s is None or row.admitted_boot_s is None:
         return None
-    return row.admitted_boot_s + row.left_s + row.grace_s
+    if row.started is None or row.admitted is None:
+        return row.admitted_boot_s + stays_s
+    return row.admitted_boot_s + max(0.0, row.started - row.admitted) + stays_s - row.start_timeout_s

@@ -7,13 +7,12 @@ Source: kubernetes/kubernetes, pkg/kubelet/kuberuntime/logs/logs.go, and the Con
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jupyter_gpu.schema import FRAME, LogLine, Stream
+from jupyter_gpu.schema import LogLine, Stream, report_in
 
 _CHUNK_BYTES = 1 << 16
 _LONGEST = 1 << 20  # characters of a line; what never ends a line is shown in pieces of this
@@ -84,20 +83,8 @@ class LogReader:
         if not parts:
             return None
         line = parts[0].model_copy(update={"text": "".join(part.text for part in parts)}) if len(parts) > 1 else parts[0]
-        return _report(line) or line
+        report = report_in(line.text) if stream is Stream.STDOUT else None
+        return line if report is None else line.model_copy(update={"stream": Stream.REPORT, "text": "", "report": report})
 
     def _modified(self) -> datetime:
         return datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
-
-
-def _report(line: LogLine) -> LogLine | None:
-    """Return a line of stdout as the report that it holds, if it does."""
-    if line.stream is not Stream.STDOUT or not line.text.startswith(FRAME):
-        return None
-    try:
-        report = json.loads(line.text.removeprefix(FRAME))
-    except ValueError:
-        return None
-    if not isinstance(report, dict):
-        return None
-    return line.model_copy(update={"stream": Stream.REPORT, "text": "", "report": report})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from jupyter_gpu.backends.local import rows
+from jupyter_gpu.backends.local import rows, writing
 from jupyter_gpu.backends.local.site import Site
 from jupyter_gpu.errors import ConflictError, InvalidRequestError
 from jupyter_gpu.schema import Phase, WorkloadSpec
@@ -28,4 +28,4 @@ def reprioritise(site: Site, id: str, priority: int) -> None:
         except ValidationError as error:
             raise InvalidRequestError(f"{priority} is no priority: {error.errors()[0]['msg']}") from error
         living = (Phase.QUEUED, Phase.STARTING, Phase.RUNNING)
-        rows.change(connection, id, row.attempt, *living, priority=priority, spec=spec_now.model_dump_json())
+        writing.change(connection, id, row.attempt, *living, priority=priority, spec=spec_now.model_dump_json())

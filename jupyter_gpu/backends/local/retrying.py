@@ -20,7 +20,7 @@ _MAX_RUNTIME = "end.max_runtime"
 def failures_after(row: Row, reason: Reason) -> int | None:
     """Return how many retries will have been used when it is tried again after this end; None if it is not."""
     wish = row.stop_reason
-    if wish is not None and wish.code == reason.code != PREEMPTED:  # somebody wanted that end
+    if wish is not None and wish.code != PREEMPTED:  # somebody wanted its end, be it that it failed by itself just then
         return None
     if not tries_again(read(WorkloadSpec, row.spec), reason, row.failures):
         return None
@@ -53,6 +53,11 @@ def prepare(state: StateFolder, row: Row) -> None:
     if (secrets := read_object(old.secrets)) is not None:
         write_whole(new.secrets, secrets)
     write_whole(new.replica, _again(state, row, spec, None if secrets is None else str(new.secrets)))
+
+
+def give_up(state: StateFolder, row: Row) -> None:
+    """Remove what `prepare` made for a next attempt that is not to be, its secrets above all."""
+    shutil.rmtree(state.attempt(row.id, row.attempt + 1).path, ignore_errors=True)
 
 
 def _again(state: StateFolder, row: Row, spec: dict[str, Any], secrets: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_gpu.backends.local import accounting, locks, processes, retrying, rows, starting, stories
+from jupyter_gpu.backends.local import accounting, locks, processes, retrying, rows, starting, stories, writing
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.rows import Row
 from jupyter_gpu.backends.local.site import Site
@@ -56,7 +56,7 @@ def cancel(site: Site, id: str, reason: Reason, grace_s: float | None, moment: M
         if row.is_final:
             return False
         if row.phase == Phase.QUEUED:
-            rows.end(connection, row, reason, moment)
+            writing.end(connection, row, reason, moment)
         elif row.stop is None or _yields(row) or grace_s is not None:
             wish_end(connection, row, reason, row.grace_s if grace_s is None else grace_s, moment)
     if row.phase == Phase.QUEUED:
@@ -76,12 +76,12 @@ def wish_end(connection: sqlite3.Connection, row: Row, reason: Reason, grace_s: 
     if row.kill_boot_s is not None:
         kill = min(kill, row.kill_boot_s)
     if row.stop is None or (_yields(row) and reason.code != PREEMPTED):
-        wish = {**json.loads(rows.json_of(reason)), "grace_s": grace_s}
-        rows.change(
+        wish = {**json.loads(writing.json_of(reason)), "grace_s": grace_s}
+        writing.change(
             connection, row.id, row.attempt, stop=json.dumps(wish), stop_sent=0, reason=_stopping(reason), kill_boot_s=kill
         )
     else:
-        rows.change(connection, row.id, row.attempt, kill_boot_s=kill)
+        writing.change(connection, row.id, row.attempt, kill_boot_s=kill)
 
 
 def is_unstarted(row: Row, folder: AttemptFolder) -> bool:
@@ -139,6 +139,7 @@ def finish(site: Site, row: Row, moment: Moment, otherwise: Reason) -> float | N
         return moment.boot_s + _AGAIN_S
     end = _end(row, site.state.attempt(row.id, row.attempt), otherwise, moment)
     if end.failures is None:
+        retrying.give_up(site.state, row)  # its end may have been decided otherwise before
         starting.clear(site.state, row)
     else:
         retrying.prepare(site.state, row)
@@ -182,13 +183,13 @@ def _write(site: Site, row: Row, end: _End, moment: Moment) -> bool:
         if rows.get(site.store, row.id, site.name).stop != row.stop:
             return False
         if row.started is None and end.started is not None:
-            rows.change(connection, row.id, row.attempt, phase=Phase.RUNNING.value, started=end.started)
-        rows.end(connection, row, end.reason, moment, end.ended)
+            writing.change(connection, row.id, row.attempt, phase=Phase.RUNNING.value, started=end.started)
+        writing.end(connection, row, end.reason, moment, end.ended)
         folder, phase = site.state.attempt(row.id, row.attempt), end.reason.final_phase
         accounting.note(connection, row, folder, phase, end.ended, end.held_s)
         if end.failures is not None:
             stories.keep_attempt(connection, row)
-            rows.try_again(connection, row, moment, failures=end.failures, ran_s=end.ran_s)
+            writing.try_again(connection, row, moment, failures=end.failures, ran_s=end.ran_s)
     return True
 
 
@@ -196,8 +197,7 @@ def _look_after(site: Site, row: Row, folder: AttemptFolder, moment: Moment) -> 
     """See to an attempt whose runner lives."""
     began = read_object(folder.state)
     if began is not None and row.phase == Phase.STARTING:
-        columns = {} if row.stop else {"reason": None}
-        _change(site, row, phase=Phase.RUNNING.value, spawned=1, started=_started(began, moment), **columns)
+        _change(site, row, phase=Phase.RUNNING.value, spawned=1, started=_started(began, moment))
     if row.stop:
         tell_to_stop(site, row)
         return _insist(site, row, folder, moment)
@@ -295,4 +295,4 @@ def _started(began: dict[str, Any], moment: Moment) -> float:
 
 def _change(site: Site, row: Row, **columns: Any) -> None:
     with site.store.transaction() as connection:
-        rows.change(connection, row.id, row.attempt, Phase.STARTING, Phase.RUNNING, **columns)
+        writing.change(connection, row.id, row.attempt, Phase.STARTING, Phase.RUNNING, **columns)

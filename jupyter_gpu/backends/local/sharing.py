@@ -11,7 +11,7 @@ from jupyter_gpu.backends.local.rows import read
 from jupyter_gpu.backends.local.site import Site
 from jupyter_gpu.backends.local.store import Store
 from jupyter_gpu.errors import ConflictError, InvalidRequestError
-from jupyter_gpu.queueing.rounds import effective
+from jupyter_gpu.queueing.quotas import effective
 from jupyter_gpu.schema import Phase, QueueSet, unknown_resources
 
 _QUEUES = "queues"

@@ -45,8 +45,10 @@ def start(state: StateFolder, row: Row, keeper: Sequence[str] | None) -> None:
         "folder": str(folder.path),
         "zmq_path": _zmq_path(),
         "max_runtime_s": row.left_s,
+        "max_runtime_in_all_s": row.max_runtime_s,
         "after": keeper,
         "after_if": str(state.waiting),
+        "after_unless_locked": str(state.keeper_lock),
         "after_variables": keeping.variables(),
     }
     write_whole(folder.replica, spec)
@@ -65,6 +67,22 @@ def clear(state: StateFolder, row: Row) -> None:
     # this is the next attempt at what was tried again, and the step that made it may have been cut off before it came here
     state.attempt(row.id, row.attempt - 1).secrets.unlink(missing_ok=True)
     clear_sockets(state, folder.replica)
+
+
+def clear_lost_secrets(state: StateFolder, id: str, newest: int, *, lives: bool) -> None:
+    """Remove the secrets of a Workload's attempts that are over or never came to be; who was to do that was killed.
+
+    Args:
+        state: of the place.
+        id: the Workload's.
+        newest: its newest attempt.
+        lives: whether that has not ended.
+    """
+    for attempt in (newest - 1, newest, newest + 1):
+        if not (lives and attempt == newest):
+            secrets = state.attempt(id, attempt).secrets
+            for path in secrets.parent.glob(f"{secrets.name}*"):  # also half a one that was just being written
+                path.unlink(missing_ok=True)
 
 
 def clear_sockets(state: StateFolder, specification: Path) -> None:

@@ -178,9 +178,13 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file (0600) as a whole."""
     new = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    new.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)  # it may hold secrets
+        raise
 
 
 def read_object(path: Path) -> dict[str, Any] | None:

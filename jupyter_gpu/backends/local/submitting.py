@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpu.backends.base import PROTOCOL, Document
-from jupyter_gpu.backends.local import processes, rows, sharing, stories
+from jupyter_gpu.backends.local import processes, rows, sharing, sockets, stories, writing
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.devices import Devices
 from jupyter_gpu.backends.local.holdings import stocks
@@ -42,7 +42,7 @@ def submit(site: Site, spec: WorkloadSpec, secrets: Mapping[str, str], moment: M
         replica = specification(spec, attempt, site.settings, site.state)
         _write(site, spec, attempt, secrets, replica)
         stories.replace(connection, spec.id)
-        rows.insert(connection, spec, attempt, moment)
+        writing.insert(connection, spec, attempt, moment)
     return documents(spec, attempt, secrets, replica), True
 
 
@@ -71,6 +71,7 @@ def check(site: Site, spec: WorkloadSpec, secrets: Mapping[str, str]) -> None:
     if interpreter := spec.environment.interpreter:
         _find(interpreter, "interpreter", variables, spec)
     _find(spec.command[0], "command", variables, spec)
+    sockets.socket_folder(site.state.path, spec.id, 1)  # nothing could be started without
     found = site.devices() if spec.resources.gpus else Devices()
     check_size(place, spec, found)
     check_quota(Claim.of(spec, 0), sharing.queue_set(site.store), stocks(found, {}), place)
@@ -117,7 +118,7 @@ def specification(spec: WorkloadSpec, attempt: int, settings: LocalSettings, sta
 
 def documents(spec: WorkloadSpec, attempt: int, secrets: Mapping[str, str], replica: Mapping[str, Any]) -> tuple[Document, ...]:
     """Return what is written for an attempt, without the values of secrets."""
-    workload = rows.document(spec, attempt, PROTOCOL)
+    workload = {"document": "workload", "protocol": PROTOCOL, "attempt": attempt, "spec": spec.model_dump(mode="json")}
     secret = {"document": "secret", "protocol": PROTOCOL, "id": spec.id, "names": sorted(secrets)}
     return (workload, {"document": "replica", **replica}, *([secret] if secrets else []))
 

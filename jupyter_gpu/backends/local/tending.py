@@ -151,12 +151,19 @@ class Tending:
         changed = site.state.workloads.stat().st_mtime_ns, time.monotonic()
         if self._swept is None or (changed[0] != self._swept[0] and changed[1] > self._swept[1] + _SWEEP_S):
             with site.store.transaction():
-                known = {object_name(id) for id in rows.marks(site.store)}
-                for folder in site.state.workloads.iterdir():
-                    moved |= folder.name not in known and self._discard(folder)
+                moved |= self._discard_leftovers()
             self._swept = changed
         if moved:
             shutil.rmtree(site.state.trash, ignore_errors=True)
+
+    def _discard_leftovers(self) -> bool:
+        """Remove what those left behind who were killed amid something; return whether folders were moved away for that."""
+        state, store = self._site.state, self._site.store
+        known = set(map(object_name, rows.ids(store)))
+        moved = [self._discard(folder) for folder in state.workloads.iterdir() if folder.name not in known]
+        for id, newest, lives in rows.with_secrets(store):
+            starting.clear_lost_secrets(state, id, newest, lives=lives)
+        return any(moved)
 
     def _discard(self, folder: Path) -> bool:
         """Move a folder out of the way at once; removing a long log takes longer."""

@@ -14,8 +14,9 @@ from jupyter_gpu.schema import CPU, MEMORY, Amounts, Claim, Kind, Phase
 
 _QUEUED = f"phase = '{Phase.QUEUED}'"
 _COLUMNS = (
-    "sequence, version, id, queue, priority, cpu, memory, resource, gpus, product, queued_boot_s, max_runtime_s - ran_s, name, "
-    "owner, reason, called, boot_id"
+    "sequence, version, id, queue, priority, cpu, memory, resource, gpus, product, queued_boot_s, max_runtime_s - ran_s, "
+    f"start_timeout_s, grace_s, CASE kind WHEN '{Kind.KERNEL}' THEN 0 ELSE max(0, retries - failures) END, name, owner, "
+    "reason, called, boot_id"
 )
 
 
@@ -52,7 +53,8 @@ class Line:
         return {(columns[0], columns[1]): self._waiting(*columns) for columns in found}
 
     def _waiting(self, *columns: Any) -> Waiting:
-        sequence, _, id, queue, priority, *size, product, since_s, left_s, name, owner, reason, called, boot_id = columns
+        sequence, _, id, queue, priority, *size, product, since_s, left_s = columns[:12]
+        start_timeout_s, grace_s, retries, name, owner, reason, called, boot_id = columns[12:]
         claim = Claim(
             id=id,
             sequence=sequence,
@@ -63,6 +65,9 @@ class Line:
             product=product,
             since_s=since_s,
             max_runtime_s=left_s,
+            start_timeout_s=start_timeout_s,
+            grace_s=grace_s,
+            retries=retries,
             called=bool(called),
             name=name,
             owner=owner,

@@ -53,10 +53,11 @@ class Known:
         return moved
 
     def needs_a_step(self, boot_s: float) -> bool:
-        """Return whether something happened to its runner, or a limit of it passed, that the store does not know yet."""
+        """Return whether something happened to its runner, or a limit of it passed, that the store does not know yet.
+
+        It is one that is STARTING or RUNNING.
+        """
         row = self.row
-        if row.phase not in (Phase.STARTING, Phase.RUNNING):
-            return False
         due = row.kill_boot_s
         if row.phase == Phase.STARTING:
             if self.folder.state.exists():
@@ -83,6 +84,9 @@ class Watching:
     ) -> None:
         self._state, self.store, self._tend, self._poll_s = state, store, tend, poll_s
         self.known: dict[str, Known] = {}
+        # of these, so that a look at thousands that have ended costs the loop nothing
+        self._active: list[Known] = []
+        self._phases: frozenset[str] = frozenset()
         self._data_version = -1
         self._stepped: dict[str, Known] | None = None
         self._stepped_boot_s = 0.0
@@ -182,19 +186,18 @@ class Watching:
             complete = False
 
     def _interval(self) -> float:
-        starting = any(known.row.phase == Phase.STARTING for known in self.known.values())
-        return min(self._poll_s, _START_POLL_S) if starting else self._poll_s
+        return min(self._poll_s, _START_POLL_S) if Phase.STARTING in self._phases else self._poll_s
 
     async def _refresh(self) -> None:
         version = self.store.data_version()
         if version != self._data_version:
-            self.known = await run_sync(self._read)
+            self.known, self._active, self._phases = await run_sync(self._read)
             self._data_version = version
 
     async def _step_if_due(self) -> bool:
         now = boot_clock()
         is_in_vain = self.known is self._stepped and now < self._stepped_boot_s + _TROUBLE_S  # and would be so again
-        needs_it = not is_in_vain and any(known.needs_a_step(now) for known in self.known.values())
+        needs_it = not is_in_vain and any(known.needs_a_step(now) for known in self._active)
         if not needs_it and not self._must_stand_in(now):
             return False
         is_done = True
@@ -207,13 +210,11 @@ class Watching:
     def _must_stand_in(self, now: float) -> bool:
         """Return whether something waits and nobody looks after it."""
         return (
-            now >= self._stepped_boot_s + _STAND_IN_S
-            and any(known.row.phase == Phase.QUEUED for known in self.known.values())
-            and locks.is_free(self._state.keeper_lock)
+            now >= self._stepped_boot_s + _STAND_IN_S and Phase.QUEUED in self._phases and locks.is_free(self._state.keeper_lock)
         )
 
-    def _read(self) -> dict[str, Known]:
-        """Return what the store holds; only what changed is read and parsed."""
+    def _read(self) -> tuple[dict[str, Known], list[Known], frozenset[str]]:
+        """Return what the store holds, what of it is STARTING or RUNNING, and all phases; only what changed is read."""
         marks = rows.marks(self.store)
         kept = {
             id: known if mark == known.mark else known.moved(mark)
@@ -222,7 +223,9 @@ class Watching:
         }
         found = rows.find_many(self.store, marks.keys() - kept.keys() if kept else None)
         fresh = {row.id: Known(marks[row.id], row, self._state.attempt(row.id, row.attempt)) for row in found if row.id in marks}
-        return dict(sorted({**kept, **fresh}.items(), key=lambda one: one[1].row.sequence))
+        known = dict(sorted({**kept, **fresh}.items(), key=lambda one: one[1].row.sequence))
+        active = [one for one in known.values() if one.row.phase in (Phase.STARTING, Phase.RUNNING)]
+        return known, active, frozenset(one.row.phase for one in known.values())
 
 
 def _chosen(known: Mapping[str, Known], selector: Selector) -> dict[str, Workload]:

@@ -76,6 +76,12 @@ class MemoryBackend(Backend):
         other._join(self.name, self._world, owner or self._owner)
         return other
 
+    def copy(self) -> MemoryBackend:
+        """Return a place that stands as this one does and goes on by itself, to see what would be; it has no clients yet."""
+        other = MemoryBackend.__new__(MemoryBackend)
+        other._join(self.name, self._world.copy(), self._owner)
+        return other
+
     def die(self) -> None:
         """End what this client holds, as its process' death would."""
         for story in self._world.stories.values():
@@ -132,7 +138,7 @@ class MemoryBackend(Backend):
                 return story.run.documents()
             raise ConflictError(f"{spec.id!r} is {story.run.phase} with other content; cancel it first, or choose another id")
         world = self._world
-        check_quota(Claim.of(spec, 0), world.queues, world.devices.stocks(world.holders()), self.name)
+        check_quota(Claim.of(spec, 0), world.queues, world.devices.stocks(()), self.name)
         run = self._world.new_run(spec, secrets or {})
         documents = run.documents()
         if not dry_run:

@@ -9,7 +9,7 @@ from datetime import datetime
 from jupyter_gpu.backends.memory.devices import Devices
 from jupyter_gpu.backends.memory.parts import Part
 from jupyter_gpu.backends.memory.runs import Run
-from jupyter_gpu.schema import Claim, Holding, amounts
+from jupyter_gpu.schema import Claim, Holding, amounts, longest_s
 
 
 class Clock:
@@ -24,12 +24,22 @@ class Clock:
 
 
 def claim_of(run: Run, clock: Clock) -> Claim:
-    """Return what those parts of a Workload want that have still to start."""
+    """Return what those parts of a Workload want that have still to start; the same object as long as it is the same."""
+    stands = (run.spec.priority, run.called, [(part.phase, part.attempt) for part in run.parts])
+    if run.claimed is None or run.claimed[0] != stands:
+        run.claimed = (stands, _claim_of(run, clock))
+    return run.claimed[1]
+
+
+def _claim_of(run: Run, clock: Clock) -> Claim:
     spec, waiting = run.spec, run.waiting
     since = max(part.since for part in waiting)
-    claim = replace(Claim.of(spec, run.sequence, clock.seconds(since)), called=run.called)
-    if spec.max_runtime_s is not None:
-        claim = replace(claim, max_runtime_s=max(part.left_s(spec.max_runtime_s) or 0.0 for part in waiting))
+    claim = replace(
+        Claim.of(spec, run.sequence, clock.seconds(since)),
+        called=run.called,
+        max_runtime_s=max((left for part in waiting if (left := part.left_s(spec.max_runtime_s)) is not None), default=None),
+        retries=max(part.retries_left(spec) for part in waiting),
+    )
     if run.together:
         return claim
     active = sum(part.active for part in run.parts)
@@ -53,6 +63,7 @@ def holdings_of(run: Run, clock: Clock, devices: Devices) -> Iterator[Holding]:
             device=spec.resources.accelerator.resource if spec.resources.gpus else None,
             rank=None if run.together else part.ranks[0],
             since_s=clock.seconds(part.admitted),
+            max_runtime_s=part.left_s(spec.max_runtime_s),
             ends_by_s=_ends_by_s(run, part, clock),
             grace_s=spec.grace_s,
             preemptible=spec.preemptible,
@@ -67,9 +78,11 @@ def _ends_by_s(run: Run, part: Part, clock: Clock) -> float | None:
     """Return when a part will have ended at the latest."""
     if part.killed:
         return clock.seconds(part.killed)
-    left = part.left_s(run.spec.max_runtime_s)
-    if left is None or part.admitted is None:
+    spec = run.spec
+    retries = 0 if part.stopping else part.retries_left(spec)
+    stays_s = longest_s(part.left_s(spec.max_runtime_s), spec.start_timeout_s, spec.grace_s, retries)
+    if stays_s is None or part.admitted is None:
         return None
     if part.started:
-        return clock.seconds(part.started) + left + run.spec.grace_s
-    return clock.seconds(part.admitted) + run.spec.start_timeout_s + left + run.spec.grace_s
+        return clock.seconds(part.started) + stays_s - spec.start_timeout_s
+    return clock.seconds(part.admitted) + stays_s

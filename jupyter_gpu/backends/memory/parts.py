@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from jupyter_gpu.backends.memory.script import Script
-from jupyter_gpu.schema import Phase, Reason, ReplicaStatus, Usage, WorkloadSpec
+from jupyter_gpu.schema import Kind, Phase, Reason, ReplicaStatus, Usage, WorkloadSpec
 
 NODE = "memory-0"
 
@@ -84,6 +84,10 @@ class Part:
     def left_s(self, limit_s: float | None) -> float | None:
         """Return what this attempt may take of a limit over all attempts."""
         return None if limit_s is None else max(0.0, limit_s - self.ran_s)
+
+    def retries_left(self, spec: WorkloadSpec) -> int:
+        """Return how often it may still be tried again after it failed by itself."""
+        return 0 if spec.kind is Kind.KERNEL else max(0, spec.retries - self.failures)
 
     def queue_again(self, now: datetime) -> None:
         """Begin the next attempt."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_gpu.backends.base import PROTOCOL, Document
 from jupyter_gpu.backends.memory.parts import Part, usage_of
-from jupyter_gpu.schema import Event, LogLine, Phase, Reason, Start, Usage, Workload, WorkloadSpec, WorkloadStatus
+from jupyter_gpu.schema import Claim, Event, LogLine, Phase, Reason, Start, Usage, Workload, WorkloadSpec, WorkloadStatus
 
 
 @dataclass
@@ -29,6 +29,8 @@ class Run:
     """Whether it waits for what others are giving back to it."""
     stopping: Reason | None = None
     """Why all of it must end, once somebody wants that."""
+    claimed: tuple[object, Claim] | None = None
+    """What it wanted when it was last asked, and how it stood then."""
     ended: datetime | None = None
 
     def __post_init__(self) -> None:
@@ -135,14 +137,14 @@ class Story:
     def note(self, now: datetime) -> None:
         """Write down how it stands, if that is news."""
         run = self.run
-        event = Event(time=now, attempt=run.attempt, phase=run.phase, reason=run.reason)
+        attempt, phase, reason = run.attempt, run.phase, run.reason
         last = self.events[-1] if self.events else None
-        if last and (last.attempt, last.phase) == (event.attempt, event.phase):
-            if event.reason is None or (last.reason and last.reason.code == event.reason.code):
+        if last and last.attempt == attempt and last.phase is phase:
+            if reason is None or (last.reason and last.reason.code == reason.code):
                 return
             if last.reason is None and last.time == now:
                 self.events.pop()  # it never stood so for any time
-        self.events.append(event)
+        self.events.append(Event(time=now, attempt=attempt, phase=phase, reason=reason))
 
     def usage(self, now: datetime) -> list[Usage]:
         """Return what each attempt used."""

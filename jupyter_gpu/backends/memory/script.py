@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from jupyter_gpu.schema import FRAME, Reason, Schema, Stream
+from jupyter_gpu.schema import Reason, Schema, Stream
 
 
 class Script(Schema):
@@ -56,14 +55,3 @@ class Script(Schema):
 def ended_by(signal: str) -> Reason:
     """Return the end of a program that died by a signal."""
     return Reason(code="end.signal", message=f"it was ended by signal {signal}", facts={"signal": signal})
-
-
-def report_in(line: str) -> dict[str, Any] | None:
-    """Return the report that a line of stdout is; None if it is plain text."""
-    if not line.startswith(FRAME):
-        return None
-    try:
-        report = json.loads(line.removeprefix(FRAME))
-    except ValueError:
-        return None
-    return report if isinstance(report, dict) else None

@@ -7,8 +7,7 @@ from typing import Any
 
 from jupyter_gpu.backends.memory.parts import NODE, Part, Replica
 from jupyter_gpu.backends.memory.runs import Story
-from jupyter_gpu.backends.memory.script import report_in
-from jupyter_gpu.schema import LogLine, Reason, Stream, WorkloadSpec
+from jupyter_gpu.schema import LogLine, Reason, Stream, WorkloadSpec, report_in
 
 
 def say(story: Story, part: Part, replica: Replica, started: datetime, now: datetime) -> None:

@@ -4,22 +4,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from jupyter_gpu.backends.base import Backend
-from jupyter_gpu.backends.local import clock, locks, settling
+from jupyter_gpu.backends.local import LocalBackend, clock, locks, settling
+from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.state import AttemptFolder, StateFolder
-from jupyter_gpu.schema import LocalSettings, Phase
+from jupyter_gpu.schema import LocalSettings, Phase, Reason
 from tests.builders import (
     DEADLINE_S,
+    KEYS,
     a_kernel,
     a_workload,
     finished,
@@ -241,9 +245,8 @@ async def test_nothing_of_an_ended_kernel_but_its_story_is_kept(
 
 async def test_no_zombie_is_left(local_backend: Backend, first_attempt: AttemptFolder) -> None:
     await local_backend.submit(a_workload("w-1", command=program()))
-    await running(local_backend, "w-1")
-    runner = content_of(first_attempt.state)["pid"]
     await finished(local_backend, "w-1")
+    runner = content_of(first_attempt.state)["pid"]
     await eventually(lambda: not Path(f"/proc/{runner}").exists())
 
 
@@ -289,3 +292,45 @@ async def test_what_is_killed_just_before_its_runner_knows_why_counts_as_cancell
     status = await finished(local_backend, "w-1")
     assert status.reason
     assert (status.phase, status.reason.code) == (Phase.CANCELLED, "end.cancelled")
+
+
+async def test_secrets_that_a_killed_client_left_are_removed_by_the_next(
+    local_backend: LocalBackend, local_settings: LocalSettings, state: StateFolder
+) -> None:
+    await local_backend.submit(a_kernel("waits", gpus=2), secrets=KEYS)
+    await running(local_backend, "waits")
+    for id in ("cancelled", "still waits"):
+        await local_backend.submit(a_kernel(id, gpus=2), secrets=KEYS)
+    await local_backend.cancel("cancelled")
+    left = [state.attempt("cancelled", 1), state.attempt("cancelled", 2), state.attempt("still waits", 2)]
+    for folder in left:  # it was killed before it removed them, or before it noted what they are for
+        folder.path.mkdir(exist_ok=True)
+        folder.secrets.write_text(json.dumps(KEYS))
+        folder.secrets.with_name("secrets.json.1.1.new").write_text(json.dumps(KEYS))
+    async with LocalBackend("local", local_settings) as another:
+        await another.tend(datetime.now(UTC))
+    assert not [path for folder in left for path in folder.path.glob("secrets*")]
+    assert all(state.attempt(id, 1).secrets.exists() for id in ("waits", "still waits"))
+
+
+async def test_why_it_must_end_is_not_forgotten_when_it_is_seen_to_run(
+    local_backend: LocalBackend, state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, site = settling.read_object, None
+
+    def read_object(path: Path) -> dict[str, Any] | None:  # while a step looks at its folder another process cancels it
+        found = usual(path)
+        if site and found and path == state.attempt("w-1", 1).state and not cancelled:
+            cancelled.append(found)
+            settling.cancel(site, "w-1", Reason(code="end.cancelled", message="enough"), 600, Moment.present())
+        return found
+
+    cancelled: list[dict[str, Any]] = []
+    monkeypatch.setattr(settling, "read_object", read_object)
+    await local_backend.submit(a_workload("w-1", command=program(seconds=600, ignores_term=True)))
+    assert local_backend._opened
+    site = local_backend._opened.site
+    status = await running(local_backend, "w-1")
+    assert cancelled
+    assert status.reason
+    assert status.reason.code == "end.stopping"

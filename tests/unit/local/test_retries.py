@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -72,7 +73,8 @@ async def test_the_next_attempt_gets_what_is_left_of_the_time(local_backend: Loc
     assert content_of(state.attempt("w-1", 1).replica)["max_runtime_s"] == 500
     await _kill(state.attempt("w-1", 1))
     await attempt_of(local_backend, "w-1", 2)
-    assert 400 < content_of(state.attempt("w-1", 2).replica)["max_runtime_s"] < 500
+    second = content_of(state.attempt("w-1", 2).replica)
+    assert 400 < second["max_runtime_s"] < 500 and second["max_runtime_in_all_s"] == 500  # the limit that its reason tells
 
 
 async def test_who_has_no_time_left_is_not_tried_again(
@@ -119,20 +121,37 @@ async def test_a_step_that_was_cut_off_is_gone_over_again(
 async def test_who_is_cancelled_in_the_moment_of_its_end_is_not_tried_again(
     local_backend: LocalBackend, state: StateFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await local_backend.submit(a_workload("w-1", retries=5))
+    await local_backend.submit(a_workload("w-1", retries=5, secrets=("token",)), secrets=KEY)
     await running(local_backend, "w-1")
     assert local_backend._opened is not None
     site, usual = local_backend._opened.site, retrying.prepare
     reason = Reason(code="end.cancelled", message="it was cancelled just now")
 
     def prepare(folder: StateFolder, row: Row) -> None:
-        settling.cancel(site, "w-1", reason, None, Moment.present())
         usual(folder, row)
+        settling.cancel(site, "w-1", reason, None, Moment.present())
 
     monkeypatch.setattr(retrying, "prepare", prepare)
     await _kill(state.attempt("w-1", 1))
     status = await finished(local_backend, "w-1")
     assert (status.phase, status.attempt, status.reason) == (Phase.CANCELLED, 1, reason)
+    assert not state.attempt("w-1", 2).path.exists()
+
+
+async def test_who_failed_just_before_it_was_told_to_end_is_not_tried_again(
+    local_backend: LocalBackend, state: StateFolder
+) -> None:
+    folder = state.attempt("w-1", 1)
+    await local_backend.submit(a_workload("w-1", retries=5, command=program(seconds=600)))
+    await said(local_backend, "w-1", "hello")
+    runner = content_of(folder.state)["pid"]
+    os.kill(runner, signal.SIGSTOP)
+    await local_backend.cancel("w-1")
+    report = {"code": "end.exit_code", "message": "it ended with exit code 3", "exit_code": 3, "signal": None, "facts": {}}
+    folder.end.write_text(json.dumps(report))
+    os.kill(runner, signal.SIGKILL)
+    status = await finished(local_backend, "w-1")
+    assert (status.phase, status.attempt, status.reason and status.reason.code) == (Phase.FAILED, 1, "end.exit_code")
 
 
 async def test_who_follows_a_log_sees_the_end_of_that_attempt(local_backend: LocalBackend, state: StateFolder) -> None:
@@ -170,3 +189,18 @@ async def test_a_leftover_of_an_attempt_is_in_nobodys_way(local_backend: LocalBa
     shutil.copytree(state.attempt("w-1", 1).path, state.attempt("w-1", 2).path)
     await _kill(state.attempt("w-1", 1))
     await attempt_of(local_backend, "w-1", 2)
+
+
+async def test_when_one_has_ended_for_good_counts_its_retries_and_all_that_it_may_take_beside_its_limit(
+    local_backend: LocalBackend,
+) -> None:
+    limits = {"retries": 2, "max_runtime_s": 1000, "start_timeout_s": 100, "grace_s": 5}
+    await local_backend.submit(a_workload("w-1", gpus=2, **limits))
+    await local_backend.submit(a_workload("w-2", gpus=1, **limits))
+    status = await running(local_backend, "w-1")
+    place = await local_backend.describe()
+    (holding,), (claim,) = place.holdings, place.claims
+    assert holding.ends_by_s is not None
+    assert 1000 + 5 + 2 * 105 <= holding.ends_by_s - holding.since_s < 1000 + 3 * 105
+    assert (holding.max_runtime_s, claim.stays_s) == (1000, 1000 + 3 * 105)
+    assert status.phase is Phase.RUNNING

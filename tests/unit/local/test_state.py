@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpu.backends.local import LocalBackend, sockets, state
-from jupyter_gpu.backends.local.state import machine_id, state_folder
+from jupyter_gpu.backends.local.state import machine_id, state_folder, write_whole
 from jupyter_gpu.errors import InvalidRequestError
 from jupyter_gpu.schema import LocalSettings
-from tests.builders import a_workload
+from tests.builders import a_workload, shown
 
 
 def fit(path: Path, *, make: bool = True) -> Path:
@@ -130,8 +130,26 @@ def test_a_link_that_somebody_laid_is_refused(tmp_path: Path, monkeypatch: pytes
         sockets.socket_folder(tmp_path / "state", "k-1", 1)
 
 
+async def test_where_no_socket_may_go_nothing_is_queued(
+    local_backend: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "_TEMPORARY", tmp_path)
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    (tmp_path / f"jupyter-gpu-{os.getuid()}").touch()
+    with pytest.raises(InvalidRequestError, match="set XDG_RUNTIME_DIR"):
+        await local_backend.submit(a_workload("w-1"))
+    assert await shown(local_backend) == {}
+
+
 def test_a_folder_that_was_opened_to_others_is_closed_again(tmp_path: Path) -> None:
     folder = sockets.socket_folder(tmp_path / "state", "k-1", 1).parent
     folder.chmod(0o777)
     sockets.socket_folder(tmp_path / "state", "k-1", 1)
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_could_not_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "secrets.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_whole(tmp_path / "secrets.json", {"key": "k"})
+    assert [path.name for path in tmp_path.iterdir()] == ["secrets.json"]

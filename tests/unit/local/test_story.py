@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpu.backends.local import rows, stories, waiting
+from jupyter_gpu.backends.local import rows, stories, waiting, writing
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.store import Store
 from jupyter_gpu.schema import Event, Phase, Reason
@@ -19,14 +19,14 @@ def store(tmp_path: Path) -> Iterator[Store]:
     """A store in which one Workload waits."""
     opened = Store(tmp_path / "store.db")
     with opened.transaction() as connection:
-        rows.insert(connection, a_workload("w-1"), 1, Moment.present())
+        writing.insert(connection, a_workload("w-1"), 1, Moment.present())
     yield opened
     opened.close()
 
 
 def _wait(store: Store, code: str, message: str = "m") -> None:
     with store.transaction() as connection:
-        waiting.note_reasons(connection, [(rows.json_of(Reason(code=code, message=message)), False, "w-1")])
+        waiting.note_reasons(connection, [(writing.json_of(Reason(code=code, message=message)), False, "w-1")])
 
 
 def _told(store: Store) -> list[tuple[int, Phase, str | None]]:
@@ -52,11 +52,11 @@ def test_a_whole_life_is_told_with_its_times(store: Store) -> None:
     moment = Moment.present()
     with store.transaction() as connection:
         waiting.admit(connection, "w-1", "[]", moment)
-        rows.change(connection, "w-1", 1, phase=Phase.RUNNING.value, started=moment.wall_s + 1)
-        rows.end(connection, rows.get(store, "w-1", "here"), Reason(code="end.lost", message="m"), moment, moment.wall_s + 2)
+        writing.change(connection, "w-1", 1, phase=Phase.RUNNING.value, started=moment.wall_s + 1)
+        writing.end(connection, rows.get(store, "w-1", "here"), Reason(code="end.lost", message="m"), moment, moment.wall_s + 2)
         row = rows.get(store, "w-1", "here")
         stories.keep_attempt(connection, row)
-        rows.try_again(connection, row, moment, failures=1, ran_s=2)
+        writing.try_again(connection, row, moment, failures=1, ran_s=2)
     assert _told(store) == [
         (1, Phase.QUEUED, None),
         (1, Phase.STARTING, None),
@@ -79,9 +79,9 @@ def test_what_did_not_happen_in_the_end_is_not_told(store: Store) -> None:
 def test_a_new_request_goes_on_with_the_story_of_the_old(store: Store) -> None:
     moment = Moment.present()
     with store.transaction() as connection:
-        rows.end(connection, rows.get(store, "w-1", "here"), Reason(code="end.cancelled", message="m"), moment)
+        writing.end(connection, rows.get(store, "w-1", "here"), Reason(code="end.cancelled", message="m"), moment)
         stories.replace(connection, "w-1")
-        rows.insert(connection, a_workload("w-1"), 2, moment)
+        writing.insert(connection, a_workload("w-1"), 2, moment)
     assert _told(store) == [(1, Phase.QUEUED, None), (1, Phase.CANCELLED, "end.cancelled"), (2, Phase.QUEUED, None)]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from jupyter_gpu.backends.local import LocalBackend, backend, clock, settling, waiting
+from jupyter_gpu.backends.local import LocalBackend, backend, clock, locks, settling, waiting
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.rows import Row
 from jupyter_gpu.backends.local.site import Site
@@ -177,6 +177,17 @@ async def test_an_end_that_can_not_be_written_down_is_written_later(local_backen
     assert await phase_of(local_backend, "w-1") is Phase.RUNNING
     store.rows("PRAGMA query_only = OFF")
     assert (await finished(local_backend, "w-1")).phase is Phase.FAILED
+
+
+async def test_a_full_disk_keeps_nobody_from_holding(
+    local_backend: LocalBackend, state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await local_backend.submit(a_workload("w-1"))
+    monkeypatch.setattr(os, "pwrite", _out_of_space)
+    for _ in range(2):
+        async with local_backend.hold("w-1"):
+            assert not locks.is_free(state.hold_lock("w-1"))
+        assert locks.is_free(state.hold_lock("w-1"))
 
 
 def _out_of_space(*_: object) -> float | None:

@@ -27,7 +27,8 @@ from jupyter_gpu.backends.local.devices import account
 from jupyter_gpu.backends.local.state import AttemptFolder, StateFolder
 from jupyter_gpu.errors import BackendError
 from jupyter_gpu.schema import LocalSettings, Phase, WorkloadSpec
-from jupyter_gpu.services.kernels import Kernel, Kernels
+from jupyter_gpu.services.kernel import Kernel
+from jupyter_gpu.services.kernels import Kernels
 from tests.builders import DEADLINE_S, a_workload, end_all, finished, log_of, phase_of, running, shown, texts
 from tests.unit.local.conftest import eventually, pids_with, python
 

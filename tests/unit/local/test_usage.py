@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpu.backends.local import LocalBackend, accounting, clock, rows
+from jupyter_gpu.backends.local import LocalBackend, accounting, clock, rows, writing
 from jupyter_gpu.backends.local.clock import Moment
 from jupyter_gpu.backends.local.rows import Row
 from jupyter_gpu.backends.local.state import AttemptFolder, StateFolder
-from jupyter_gpu.schema import Phase
+from jupyter_gpu.backends.local.store import Store
+from jupyter_gpu.schema import Phase, Reason
 from tests.builders import a_workload, finished, program, running
 from tests.unit.local.conftest import content_of, eventually, now, rows_of
 
@@ -133,3 +134,28 @@ async def test_it_is_read_while_newer_code_has_the_store(local_backend: LocalBac
     assert [event.phase for event in await local_backend.story("w-1")][-1] is Phase.RUNNING
     store._connection.execute(f"PRAGMA user_version = {version}")
     assert rows.get(store, "w-1", "here").phase == Phase.RUNNING
+
+
+async def test_what_ends_while_it_is_read_is_told_once(
+    local_backend: LocalBackend, state: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await local_backend.submit(a_workload("w-1", gpus=1))
+    await running(local_backend, "w-1")
+    assert local_backend._opened
+    site, other = local_backend._opened.site, Store(local_backend._opened.site.store.path)
+    usual, ended = rows.active, []
+
+    def active(store: Store) -> list[Row]:
+        if not ended:
+            row = rows.get(other, "w-1", "local")
+            with other.transaction() as connection:
+                ended.append(writing.end(connection, row, Reason(code="end.cancelled", message="enough"), Moment.present()))
+                accounting.note(connection, row, site.state.attempt("w-1", 1), Phase.CANCELLED, row.created + 9, 9.0)
+        return usual(store)
+
+    monkeypatch.setattr(rows, "active", active)
+    told = accounting.usage(site, None, Moment.present())
+    other.close()
+    os.kill(content_of(state.attempt("w-1", 1).state)["pid"], signal.SIGKILL)
+    assert ended
+    assert [one.id for one in told] == ["w-1"]
