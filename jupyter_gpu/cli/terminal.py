@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -13,10 +12,10 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from jupyter_gpu.verbs import PLAIN, Answer
+from jupyter_gpu.verbs.lasting import once_it_lasts
 from jupyter_gpu.verbs.words import paragraph
 
 _PIPE_WIDTH = 10_000  # nothing is cut or folded where no screen is
-_BUSY_AFTER_S = 0.8
 
 
 class Terminal:
@@ -59,14 +58,10 @@ class Terminal:
             yield
             return
         status = self.errors.status(f"{words}...")
-        timer = threading.Timer(_BUSY_AFTER_S, status.start)
-        timer.daemon = True
-        timer.start()
         try:
-            yield
+            with once_it_lasts(status.start):
+                yield
         finally:
-            timer.cancel()
-            timer.join()
             status.stop()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +12,9 @@ from IPython.display import DisplayHandle, display
 from rich.text import Text
 
 from jupyter_gpu.verbs import Answer
+from jupyter_gpu.verbs.lasting import once_it_lasts
 
 _PAGE_WIDTH = 120
-_BUSY_AFTER_S = 0.8
 
 
 class Page:
@@ -42,14 +41,10 @@ class Page:
             yield
             return
         said: list[DisplayHandle] = []
-        timer = threading.Timer(_BUSY_AFTER_S, lambda: said.append(self._say(words)))
-        timer.daemon = True
-        timer.start()
         try:
-            yield
+            with once_it_lasts(lambda: said.append(self._say(words))):
+                yield
         finally:
-            timer.cancel()
-            timer.join()
             for handle in said:  # where a console can't take it back, it stays
                 handle.update({"text/plain": "", "text/html": ""}, raw=True)  # type: ignore[no-untyped-call]
 

@@ -175,12 +175,13 @@ def test_a_log_is_printed_as_it_comes_and_an_interrupt_ends_it(home: Home, noteb
 _BUSY = """
 import threading
 from jupyter_gpu.notebook import page
+from jupyter_gpu.verbs import lasting
 said, say = threading.Event(), page.Page._say
 def note(self, words):
     handle = say(self, words)
     said.set()
     return handle
-page.Page._say, page._BUSY_AFTER_S = note, 0
+page.Page._say, lasting._AFTER_S = note, 0
 with page.Page(is_notebook=True).busy("looking"):
     assert said.wait(30)
 """
